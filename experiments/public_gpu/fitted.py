@@ -80,11 +80,16 @@ def other_runs(fitted: Sequence[Run], judged: Sequence[Run], folder: Path) -> li
     """The steps of runs from other runs of the cluster."""
     result = fit_logs([_given(run, folder) for run in fitted], [_given(run, folder) for run in judged])
     known = pd.concat([run.steps for run in fitted])
-    way = f"fitted, {' + '.join(run.name[4:] for run in fitted)} → this run"
+    way = f"fitted, {' + '.join(_short(run) for run in fitted)} → this run"
     return [
         _judged(run, found, known, way, result.fitted_terms)
         for run, found in zip(judged, result.judged, strict=True)
     ]
+
+
+def _short(run: Run) -> str:
+    """A name without its year."""
+    return run.name.removeprefix("2025")
 
 
 def _given(run: Run, folder: Path) -> tuple[StepLog, Scenario]:

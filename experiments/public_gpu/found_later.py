@@ -2,10 +2,11 @@
 
     python experiments/public_gpu/found_later.py "reason"
     python experiments/public_gpu/found_later.py "reason" --unshipped dstack_h100 verl_demo.log
+    python experiments/public_gpu/found_later.py "reason" --unshipped RUN LOG … --fitted-on RUN LOG …
 
 Appends to scorings.csv and makes the page again. Rows: every stage and step unfitted; the step of
-the rest of a run fitted on its first steps. The second form scores a run whose log has no licence, from a
-copy of the log that data/README.md names.
+the rest of a run fitted on its first steps. The second form scores runs whose logs have no licence, from
+copies of the logs that data/README.md names; the third predicts their steps from other runs of the cluster.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
+from fitted import other_runs
 from page import write_page
 from rows import RESULTS, Row, log_scoring
 from split import LATER
@@ -33,13 +35,29 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("reason", help="why, for the log of scorings")
-    parser.add_argument("--unshipped", nargs=2, metavar=("RUN", "LOG"), help=f"one of {', '.join(UNSHIPPED)}")
+    for option, what in (("--unshipped", "scored"), ("--fitted-on", "that those are predicted from")):
+        parser.add_argument(
+            option,
+            nargs=2,
+            action="append",
+            default=[],
+            metavar=("RUN", "LOG"),
+            help=f"{what}; one of {', '.join(UNSHIPPED)}; again for more",
+        )
     said = parser.parse_args()
-    if said.unshipped and said.unshipped[0] not in UNSHIPPED:
-        parser.error(f"--unshipped {said.unshipped[0]}: give one of {', '.join(UNSHIPPED)}")
+    for run, _ in (*said.unshipped, *said.fitted_on):
+        if run not in UNSHIPPED:
+            parser.error(f"{run}: give one of {', '.join(UNSHIPPED)}")
+    if said.fitted_on and not said.unshipped:
+        parser.error("--fitted-on says from which runs, --unshipped which are predicted: give both")
+    runs, known = (
+        [unshipped_run(run, Path(log)) for run, log in given] for given in (said.unshipped, said.fitted_on)
+    )
     with tempfile.TemporaryDirectory() as name:
-        if said.unshipped:
-            rows, _ = scored([unshipped_run(said.unshipped[0], Path(said.unshipped[1]))], Path(name))
+        if known:
+            rows = [each.row for each in other_runs(known, runs, Path(name))]
+        elif runs:
+            rows, _ = scored(runs, Path(name))
         else:
             rows, steps = scored(later_runs(), Path(name))
             steps.to_csv(RESULTS / f"steps_{LATER}.csv", index=False, float_format="%.6g")

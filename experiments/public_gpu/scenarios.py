@@ -226,6 +226,75 @@ def verl_2024(
     }
 
 
+def play_verl(name: str) -> dict[str, Any]:
+    """The scenario of one of four verl runs on GSM8K on a node of 8 × H100 (so its README; the scripts still
+    say A100), without its trace: the configuration that the run's log prints. verl of April 2025."""
+    large = "_7b_" in name
+    prompts, samples, response, replica, share = {
+        "play_verl_05b_grpo": (256, 2, 192, 1, 0.6),
+        "play_verl_05b_ppo": (2048, 1, 256, 1, 0.6),
+        "play_verl_7b_min": (512, 1, 1024, 1, 0.5),
+        "play_verl_7b_recommended": (1024, 5, 1024, 2, 0.6),
+    }[name]
+    training: dict[str, Any] = {
+        "play_verl_05b_grpo": {"num_mini_batches": 4, "micro_batch_tokens": 8000, "critic": "none"},
+        "play_verl_05b_ppo": {
+            "num_mini_batches": 4,
+            "micro_batch_rollouts": 4,
+            "log_prob_micro_batch_rollouts": 8,
+            "remove_padding": False,
+            "ref": False,
+        },
+        "play_verl_7b_min": {
+            "num_mini_batches": 16,
+            "micro_batch_tokens": 8192,
+            "param_offload": True,
+            "optimizer_offload": True,
+            "ref_param_offload": True,
+        },
+        "play_verl_7b_recommended": {"num_mini_batches": 16, "micro_batch_tokens": 12000},
+    }[name]
+    # Qwen2-7B has the shape of Qwen2.5-7B.
+    model = "Qwen/Qwen2.5-7B-Instruct" if large else "Qwen/Qwen2.5-0.5B-Instruct"
+    models = {"actor_model": model, "ref_model": model, "critic_model": model}
+    if not training.get("ref", True):
+        del models["ref_model"]
+    if training.get("critic") == "none":
+        del models["critic_model"]
+    return {
+        "format": "oppo-scenario/1",
+        "name": name,
+        "rollout_batch_size": prompts * samples,
+        "group_size": samples,
+        "max_prompt_length": 512,
+        "max_response_length": response,
+        "rollout": {"num_replicas": 8 // replica, "kv_capacity_tokens": "auto", "max_num_seqs": 1024},
+        "training": {
+            "num_ppo_epochs": 1,
+            "reduce_dtype": "float32",
+            "num_gpus": 8,
+            "gradient_checkpointing": True,
+            # As in GPG's run: FSDPVLLMShardingManager leaves by sleep(level=1).
+            "weight_sync": {"kind": "reshard", "sleep_level": 1},
+            **training,
+        },
+        "costs": {
+            "kind": "composed",
+            "device": "H100",
+            **models,
+            "reward_model": {"kind": "verifier"},
+            "rollout": {
+                "tensor_parallel": replica,
+                "host": host_of("sync", eager=True),
+                "gpu_memory_utilization": share,
+                "sleep_mode": True,
+                "max_num_batched_tokens": 8192,
+            },
+        },
+        "policy": "sequential",
+    }
+
+
 def host_of(mode: str, eager: bool) -> str:
     """The host preset of vLLM under verl, from `rollout.mode` and `rollout.enforce_eager`."""
     if eager:

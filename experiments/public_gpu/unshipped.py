@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scenarios import GEMMA_2_2B, dstack_h100, verl_2024
+from scenarios import GEMMA_2_2B, dstack_h100, play_verl, verl_2024
 from split import UNSHIPPED_SOURCE
 from steps import STAGES, Run, measured_steps
 
@@ -43,6 +43,10 @@ UNSHIPPED = {
     "verl_gemma2b": Unshipped(
         f"2 {_UNSAID}", "verl of 2024, vLLM eager", verl_2024(GEMMA_2_2B, 2, 512, 1024, 512), _OF_2024
     ),
+    **{
+        f"play_verl_{run}": Unshipped("8 × H100", "verl, vLLM eager", play_verl(f"play_verl_{run}"))
+        for run in ("05b_grpo", "05b_ppo", "7b_min", "7b_recommended")
+    },
 }
 """By name; where their logs are stands in data/README.md."""
 

@@ -16,11 +16,10 @@ from oppo_sim.costs.linear_config import LinearCostConfig, LinearDecode
 from oppo_sim.costs.profile import Profile, ProfileRangeWarning, TrainingTable
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
-from oppo_sim.model.setup import MachineSetup
 from oppo_sim.one_run import run_setup
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.rewards import BatchRewards, SeriesRewards
-from oppo_sim.scenario.build import Setup, build_setup, scorer_block, sharing_costs
+from oppo_sim.scenario.build import Setup, build_setup, machine_of
 from oppo_sim.scenario.schema import Scenario
 
 
@@ -96,14 +95,15 @@ def predict(
     """
     setup = build_setup(scenario, policy=variant.policy, policy_settings=variant.settings, steps=steps)
     schedule = setup.policy_factory().schedule
-    machine = _limited(setup.machine, limits_of(run.resolved))
-    machine.check(max(setup.replay.prompt_lengths), scenario.max_response_length, schedule)
+    context = cost_context(scenario)
     if profile is None:
-        lock_step = LinearCostConfig(kind="linear", decode=LinearDecode(fixed=1.0))
-        costs = lock_step.build(cost_context(scenario))
+        costs = LinearCostConfig(kind="linear", decode=LinearDecode(fixed=1.0)).build(context)
     else:
-        machine = _as_measured(machine, profile, scenario, schedule)
-        costs = costs_from_profile(as_run(profile, config), cost_context(scenario))
+        costs = costs_from_profile(as_run(profile, config), context)
+    machine = machine_of(_limited(scenario, limits_of(run.resolved)), costs, context)
+    if profile is not None:
+        machine = replace(machine, shares_host=_shares_host(scenario, schedule))
+    machine.check(max(setup.replay.prompt_lengths), scenario.max_response_length, schedule)
     setup = replace(setup, machine=machine, costs=costs)
     if run.lengths:
         setup = _replaying(setup, run)
@@ -147,36 +147,24 @@ def cost_context(scenario: Scenario) -> CostContext:
     )
 
 
-def _limited(machine: MachineSetup, limits: EngineLimits) -> MachineSetup:
-    return replace(
-        machine,
-        kv_capacity_tokens=limits.kv_capacity_tokens,
-        kv_block_tokens=limits.kv_block_tokens or machine.kv_block_tokens,
-        max_num_seqs=machine.max_num_seqs if limits.max_num_seqs is None else limits.max_num_seqs,
-    )
+def _limited(scenario: Scenario, limits: EngineLimits) -> Scenario:
+    """The scenario with what its replicas really have."""
+    rollout = scenario.rollout
+    real = {
+        "kv_capacity_tokens": limits.kv_capacity_tokens,
+        "kv_block_tokens": limits.kv_block_tokens or rollout.kv_block_tokens,
+        "max_num_seqs": rollout.max_num_seqs if limits.max_num_seqs is None else limits.max_num_seqs,
+    }
+    return scenario.model_copy(update={"rollout": rollout.model_copy(update=real)})
 
 
-def _as_measured(machine: MachineSetup, profile: Profile, scenario: Scenario, schedule: str) -> MachineSetup:
-    """With what the profile knows of the machine: the blocks of a scorer's KV, and interference.
-
-    Cores of one machine share caches and memory: what the calibration measured of decoding beside scoring
+def _shares_host(scenario: Scenario, schedule: str) -> bool:
+    """Cores of one machine share caches and memory: what the calibration measured of decoding beside scoring
     slows both, unless the scenario says ``placement.shares_host: false``. It was measured of a synchronous
-    replica, and asynchronous policies are predicted without it.
-    """
-    together = machine.scoring_on == "separate" and scenario.placement.shares_host is not False
-    slices = profile.time_slices
-    interference, turn_s = sharing_costs(
-        scenario.placement,
-        profile.contention_factor,
-        None if slices is None else (slices.interference, slices.turn_s),
-    )
-    return replace(
-        machine,
-        interference=interference,
-        turn_s=turn_s,
-        shares_host=together and schedule == "synchronous",
-        scorer_block_tokens=scorer_block(scenario.scoring, profile.scoring_block_tokens),
-    )
+    replica, and asynchronous policies are predicted without it."""
+    placement = scenario.placement
+    together = placement.scoring == "separate" and placement.shares_host is not False
+    return together and schedule == "synchronous"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from oppo_sim.policies.delta_control import DeltaControl
 from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.registry import check_settings, inherited_settings, policy_maker
 from oppo_sim.rewards import BatchRewards, NoRewards
-from oppo_sim.scenario.schema import PlacementConfig, Scenario, ScoringConfig
+from oppo_sim.scenario.schema import PlacementConfig, Scenario
 from oppo_sim.traces.replay import Replay, build_replay
 
 
@@ -91,7 +91,7 @@ def build_parts(scenario: Scenario, replay: Replay | None = None) -> Parts:
         )
     context = cost_context(scenario)
     costs = scenario.costs.costs(context, scenario.base_dir)
-    return Parts(built, costs, _machine(scenario, costs, context), max(built.prompt_lengths))
+    return Parts(built, costs, machine_of(scenario, costs, context), max(built.prompt_lengths))
 
 
 def build_setup(
@@ -199,7 +199,9 @@ def cost_context(scenario: Scenario) -> CostContext:
     )
 
 
-def _machine(scenario: Scenario, costs: Costs, context: CostContext) -> MachineSetup:
+def machine_of(scenario: Scenario, costs: Costs, context: CostContext) -> MachineSetup:
+    """The machine as the scenario gives it, else as its costs know it (a profile: interference, time slices,
+    a scorer's blocks). Raises OppoError for a KV capacity that nothing knows, and for what cannot stream."""
     rollout, scoring, placement = scenario.rollout, scenario.scoring, scenario.placement
     link = _piece_link(scenario, context)
     capacity = rollout.kv_capacity_tokens
@@ -215,7 +217,7 @@ def _machine(scenario: Scenario, costs: Costs, context: CostContext) -> MachineS
                 f" {scenario.costs.kind} does not: give a number of tokens, or null for ample"
             )
         capacity = costs.actor_kv_capacity_tokens
-    interference, turn_s = sharing_costs(placement, costs.contention_factor, costs.time_slices)
+    interference, turn_s = _sharing_costs(placement, costs.contention_factor, costs.time_slices)
     return MachineSetup(
         num_replicas=rollout.num_replicas,
         num_workers=scoring.num_workers,
@@ -230,7 +232,7 @@ def _machine(scenario: Scenario, costs: Costs, context: CostContext) -> MachineS
         groups_together=rollout.group_placement == "together",
         max_scoring_tokens=scoring.max_scoring_tokens,
         scorer_kv_capacity_tokens=scoring.kv_capacity_tokens,
-        scorer_block_tokens=scorer_block(scoring, costs.scoring_block_tokens),
+        scorer_block_tokens=scoring.kv_block_tokens or costs.scoring_block_tokens or 1,
         send_s_per_token=0.0 if link is None else scoring.bytes_per_token / link,
         streamable=_streamable(scenario),
         scoring_on=placement.scoring,
@@ -253,13 +255,7 @@ def _piece_link(scenario: Scenario, context: CostContext) -> float | None:
     return scenario.scoring.link_bytes_per_s or between
 
 
-def scorer_block(scoring: ScoringConfig, measured: int | None) -> int:
-    """Tokens of a block of a scorer's KV: as the scenario gives them, else as a profile measured them (1:
-    nobody did)."""
-    return scoring.kv_block_tokens or measured or 1
-
-
-def sharing_costs(
+def _sharing_costs(
     placement: PlacementConfig, contention_factor: float | None, time_slices: tuple[float, float] | None
 ) -> tuple[float, float]:
     """f and ``turn_s``: as the scenario gives them, else as a profile measured them (1 and 0: nobody did).

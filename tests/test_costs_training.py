@@ -69,8 +69,9 @@ def tiny(
     rollouts: float = 0.0,
 ) -> RooflineTraining:
     held = MicroBatch(micro, rollouts)
-    model = TrainedModel(TINY, True, held, held, STATE)
-    ref = TrainedModel(TINY, True, held, held, streamed_bytes=streamed)
+    padding = {"remove_padding": training.remove_padding}
+    model = TrainedModel(TINY, True, held, held, STATE, **padding)
+    ref = TrainedModel(TINY, True, held, held, streamed_bytes=streamed, **padding)
     return RooflineTraining(model, ref, model, device, EXACT, training, num_gpus, 2000.0, SMALL)
 
 
@@ -243,6 +244,9 @@ def test_activations_of_a_token_by_hand() -> None:
     assert training_activation_bytes(TINY, True, 1) == 120 * 2 + 32 * 10
     assert training_activation_bytes(TINY, True, 1, dtype="float32") == 120 * 4 + 32 * 12
     assert inference_activation_bytes(TINY, True, 1) == 120 * 2 + 32 * 6
+    # Gradients in the logits' place: two values a logit.
+    assert training_activation_bytes(TINY, True, 1, in_place=True) == 120 * 2 + 32 * 4
+    assert training_activation_bytes(TINY, True, 1, dtype="float32", in_place=True) == 120 * 4 + 32 * 8
     two = TINY.model_copy(update={"num_hidden_layers": 2})
     # Inputs of both layers and one whole layer.
     assert training_activation_bytes(two, False, 1, checkpointing=True) == 2 * 8 * 2 + 120 * 2
@@ -369,6 +373,47 @@ def test_settings_that_contradict_each_other_are_refused(fields: dict[str, Any],
         TrainingConfig(**fields)
 
 
+def test_what_ran_on_four_h20_is_accepted_and_what_is_chosen_keeps_room() -> None:
+    """Qwen3-8B with micro-batches of 32,768 tokens: 55.6 GB were allocated at most, 8 of them the engine's."""
+
+    def actor(**changes: Any) -> MicroBatch:
+        training = TrainingConfig(
+            num_ppo_epochs=1, num_gpus=4, critic="none", gradient_checkpointing=True, ref_param_offload=True,
+            **changes,
+        )  # fmt: skip
+        config = RooflineCostConfig.model_validate(
+            {
+                "kind": "roofline",
+                "device": "H20",
+                "actor_model": "qwen3-8b",
+                "ref_model": "qwen3-8b",
+                "reward_model": {"kind": "verifier"},
+                "rollout": {"tensor_parallel": 2, "sleep_mode": True, "gpu_memory_utilization": 0.6},
+            }
+        )
+        costs = config.build(
+            CostContext(
+                num_replicas=2,
+                num_scoring_workers=1,
+                rollout_batch_size=128,
+                max_prompt_length=2048,
+                max_response_length=8192,
+                training=training,
+                colocated_training=True,
+                colocated_scoring=False,
+            )
+        )
+        assert isinstance(costs.training, RooflineTraining)
+        return costs.training.actor.training_micro_batch
+
+    assert actor(micro_batch_tokens=32_768) == (32_768, 0.0)
+    assert 20_000 < actor().tokens < 32_768
+    with pytest.raises(
+        OppoError, match=r"65536 tokens .*does not fit H20.*lower training\.micro_batch_tokens"
+    ):
+        actor(micro_batch_tokens=65_536)
+
+
 def test_a_micro_batch_is_of_a_sequence_parallel_group() -> None:
     with pytest.raises(OppoError, match=r"micro_batch_tokens 2000 times sequence_parallel 4 is less than"):
         verl(micro_batch_tokens=2000)
@@ -397,6 +442,35 @@ def test_micro_batches_of_rollouts_need_the_memory_of_half_the_longest() -> None
         held(micro_batch_rollouts=200)
     with pytest.raises(ValueError, match="two sizes of one micro-batch: choose one"):
         verl(micro_batch_rollouts=8)
+
+
+def test_a_critic_may_have_padding_and_micro_batches_of_its_own() -> None:
+    batch = BatchShape((330,) * 512, (1000,) * 512)
+
+    def times(**changes: Any) -> Any:
+        return verl(critic="separate", **changes).training.stage_times(batch)
+
+    alike, padded = times(), times(critic_remove_padding=False)
+    # 10,144 tokens instead of 1,330 in every product.
+    assert 5 < padded.values / alike.values < 8
+    assert 5 < padded.update_critic / alike.update_critic < 8
+    others = ("old_log_prob", "ref", "update_actor")
+    assert [getattr(padded, name) for name in others] == [getattr(alike, name) for name in others]
+    assert times(remove_padding=False, critic_remove_padding=True).values == alike.values
+
+    held = verl(critic="separate", critic_micro_batch_tokens=30_000).training
+    assert held.critic.training_micro_batch == held.critic.inference_micro_batch == (30_000, 0.0)
+    assert held.actor.training_micro_batch == (10_144, 0.0)
+    held = verl(critic="separate", critic_micro_batch_rollouts=4, log_prob_micro_batch_tokens=12_000).training
+    assert held.critic.inference_micro_batch.rollouts == held.critic.training_micro_batch.rollouts == 1.0
+    assert held.actor.inference_micro_batch == (12_000, 0.0)
+
+    with pytest.raises(ValueError, match="critic_micro_batch_tokens and critic_micro_batch_rollouts are two"):
+        verl(critic="separate", critic_micro_batch_tokens=30_000, critic_micro_batch_rollouts=4)
+    with pytest.raises(
+        ValueError, match="critic_remove_padding is of a critic of its own, and critic is none"
+    ):
+        verl(critic_remove_padding=False)
 
 
 def test_sleep_and_offload_leave_room_for_larger_micro_batches() -> None:

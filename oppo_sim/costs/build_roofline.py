@@ -69,6 +69,7 @@ def training_group(parts: Parts) -> RooflineTraining:
             training_micro_batch=micro_batch(parts, name, shape, has_head, backward=True),
             inference_micro_batch=micro_batch(parts, name, shape, has_head, backward=False),
             state=state_bytes(parts, shape, has_head),
+            remove_padding=training.removes_padding(name),
         )
 
     actor = trained("actor", models.actor, True)
@@ -105,4 +106,6 @@ def _reference(parts: Parts, actor: TrainedModel) -> TrainedModel:
     if stages_run(training).ref and not training.parallel_inference:
         held = micro_batch(parts, "reference", shape, True, backward=False)
     streamed = ref_bytes(parts) if training.ref_param_offload else 0.0
-    return TrainedModel(shape, True, held, held, streamed_bytes=streamed)
+    return TrainedModel(
+        shape, True, held, held, streamed_bytes=streamed, remove_padding=training.remove_padding
+    )

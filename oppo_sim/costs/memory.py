@@ -16,7 +16,8 @@ OPTIMIZER_TRAFFIC_PER_PARAM: dict[Optimizer, float] = {"adamw": 28.0, "adamw_8bi
 
 _WEIGHT_AND_GRADIENT = 4.0
 _LOGIT_BYTES = 8.0
-"""Of a logit in training beside its own: in fp32, and its fp32 gradient; half of it in a forward alone."""
+"""Of a logit in training beside its own: in fp32, and its fp32 gradient; half of it in a forward alone (of
+which verl takes an entropy, too: a softmax and a product in 16 bits)."""
 
 
 def gigabytes(size: float) -> str:
@@ -112,16 +113,20 @@ def training_activation_bytes(
     recompute_factor: float = 1.0,
     checkpointing: bool = False,
     dtype: Dtype = "bf16",
+    in_place: bool = False,
 ) -> float:
     """Of one token through all layers and the head, with sequence parallelism beside tensor parallelism.
 
-    With ``checkpointing`` each layer keeps its input, and one at a time all the rest.
+    With ``checkpointing`` each layer keeps its input, and one at a time all the rest. ``in_place``: the loss
+    works on the logits in their own type and leaves their gradients in their place (verl's, with
+    FlashAttention's cross entropy), so that two values a logit are all.
     """
     one = layer_activation_bytes(shape, dtype)
     layers = shape.num_hidden_layers * one * recompute_factor
     if checkpointing:
         layers = shape.num_hidden_layers * shape.hidden_size * value_bytes(dtype) + one
-    return (layers + _logits(shape, has_head, dtype, _LOGIT_BYTES)) / tensor_parallel
+    beside = value_bytes(dtype) if in_place else _LOGIT_BYTES
+    return (layers + _logits(shape, has_head, dtype, beside)) / tensor_parallel
 
 
 def inference_activation_bytes(

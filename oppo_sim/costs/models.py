@@ -255,7 +255,13 @@ MODELS: dict[str, ModelShape] = {
     "qwen2.5-7b": _shape(28, 3584, 18944, 28, 4, 152064, qkv_bias=True),
     "qwen2.5-14b": _shape(48, 5120, 13824, 40, 8, 152064, qkv_bias=True),
     "qwen2.5-32b": _shape(64, 5120, 27648, 40, 8, 152064, qkv_bias=True),
+    "qwen2.5-72b": _shape(80, 8192, 29568, 64, 8, 152064, qkv_bias=True),
+    "qwen3-0.6b": _shape(28, 1024, 3072, 16, 8, 151936, True, head_dim=128, qk_norm=True),
+    "qwen3-1.7b": _shape(28, 2048, 6144, 16, 8, 151936, True, head_dim=128, qk_norm=True),
+    "qwen3-4b": _shape(36, 2560, 9728, 32, 8, 151936, True, head_dim=128, qk_norm=True),
     "qwen3-8b": _shape(36, 4096, 12288, 32, 8, 151936, head_dim=128, qk_norm=True),
+    "qwen3-14b": _shape(40, 5120, 17408, 40, 8, 151936, head_dim=128, qk_norm=True),
+    "qwen3-32b": _shape(64, 5120, 25600, 64, 8, 151936, head_dim=128, qk_norm=True),
     "qwen3-30b-a3b": _shape(48, 2048, 6144, 32, 4, 151936, head_dim=128, qk_norm=True, **_EXPERTS_A3B),
     "llama-3-8b": _shape(32, 4096, 14336, 32, 8, 128256),
     "llama-3-70b": _shape(80, 8192, 28672, 64, 8, 128256),
@@ -265,6 +271,7 @@ MODELS: dict[str, ModelShape] = {
     "llama-3.2-3b": _shape(28, 3072, 8192, 24, 8, 128256, True),
     "llama-3.3-70b": _shape(80, 8192, 28672, 64, 8, 128256),
 }
+MODELS |= {f"qwen2-{size}": MODELS[f"qwen2.5-{size}"] for size in ("0.5b", "1.5b", "7b", "72b")}
 
 
 def find_model(model: str | ModelShape, base_dir: Path | None = None) -> ModelShape:

@@ -138,12 +138,14 @@ def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, back
     """A micro-batch on one device: as set, else as many tokens as fit beside what the training group holds
     then. ``name``: actor, critic or reference.
 
+    What is set is refused only where no way to take the loss would fit; what is chosen here fits them all.
     Micro-batches of a number of rollouts take the memory of rollouts of half the longest, or of one longest.
     Raises OppoError if not all of it fits or a micro-batch cannot hold the longest rollout.
     """
     wanted, field = _wanted(parts, name, backward)
     context, training = parts.context, parts.context.training
     longest = context.max_prompt_length + context.max_response_length
+    set_by_hand = isinstance(wanted, int)
     by_tokens = isinstance(wanted, int) and field.endswith("tokens")
     if isinstance(wanted, int) and by_tokens and wanted * training.sequence_parallel < longest:
         times = (
@@ -157,7 +159,7 @@ def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, back
     def least(parts: Parts) -> int:
         if isinstance(wanted, int) and by_tokens:
             return wanted
-        share = 2 if parts.context.training.remove_padding else 1
+        share = 2 if parts.context.training.removes_padding(name) else 1
         held = max(longest, math.ceil(wanted * longest / share)) if isinstance(wanted, int) else longest
         return -(-held // parts.context.training.sequence_parallel)
 
@@ -171,10 +173,11 @@ def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, back
             items += _scoring_items(parts)
         training, degree = parts.context.training, parts.context.training.tensor_parallel
         gathered = gathered_bytes(shape, training.sharding, degree, training.dtype, name != "reference")
-        per_token = _activation_bytes(parts, shape, has_head, backward)
+        per_token = _activation_bytes(parts, shape, has_head, backward, set_by_hand)
         return _Need([*items, Item("gathered layers", gathered)], least(parts) * per_token)
 
-    per_token, stage = _activation_bytes(parts, shape, has_head, backward), "" if backward else ", forward"
+    per_token = _activation_bytes(parts, shape, has_head, backward, set_by_hand)
+    stage = "" if backward else ", forward"
     left = _left(
         f"training ({name}{stage}, one micro-batch of {least(parts)} tokens with"
         f" {gigabytes(least(parts) * per_token)} of activations)",
@@ -193,15 +196,19 @@ def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, back
 def _wanted(parts: Parts, name: str, backward: bool) -> tuple[int | str, str]:
     """A size and the field that gives it, which ends in tokens or rollouts."""
     training = parts.context.training
-    own = "" if backward else "ref_" if name == "reference" else "log_prob_"
-    for field in (f"{own}micro_batch_rollouts", f"{own}micro_batch_tokens", "micro_batch_rollouts"):
+    of_stage = "" if backward else "ref_" if name == "reference" else "log_prob_"
+    owners = ("critic_", of_stage) if name == "critic" else (of_stage,)
+    fields = [f"{owner}micro_batch_{unit}" for owner in owners for unit in ("rollouts", "tokens")]
+    for field in (*fields, "micro_batch_rollouts"):
         size: int | str | None = getattr(training, field)
         if size is not None and size != "auto":
             return size, field
     return training.micro_batch_tokens, "micro_batch_tokens"
 
 
-def _activation_bytes(parts: Parts, shape: ModelShape, has_head: bool, backward: bool) -> float:
+def _activation_bytes(
+    parts: Parts, shape: ModelShape, has_head: bool, backward: bool, in_place: bool
+) -> float:
     """Of a token on one device."""
     training, degree = parts.context.training, parts.context.training.tensor_parallel
     forward = inference_activation_bytes(shape, has_head, degree, training.dtype)
@@ -209,7 +216,7 @@ def _activation_bytes(parts: Parts, shape: ModelShape, has_head: bool, backward:
         return forward
     factor = parts.group.recompute_memory_factor if training.selective_recompute else 1.0
     checkpointing = training.gradient_checkpointing
-    kept = training_activation_bytes(shape, has_head, degree, factor, checkpointing, training.dtype)
+    kept = training_activation_bytes(shape, has_head, degree, factor, checkpointing, training.dtype, in_place)
     return max(kept, forward)
 
 

@@ -40,6 +40,7 @@ class TrainedModel:
     state: StateBytes = _NO_STATE
     streamed_bytes: float = 0.0
     """Brought in for every micro-batch, layer by layer, beside the arithmetic."""
+    remove_padding: bool = True
 
     @property
     def parameters(self) -> int:
@@ -256,21 +257,20 @@ class RooflineTraining:
         moved = state.parameters if training.param_offload else 0.0
         return self._out_and_in(moved + (state.optimizer if training.optimizer_offload else 0.0))
 
-    @property
-    def _spread(self) -> float:
+    def _spread(self, model: TrainedModel) -> float:
         """Of ``StagePlan``: the largest of as many normal numbers as there are groups of data-parallel ranks
         (Blom, "Statistical Estimates and Transformed Beta-Variables", 1958), of micro-batches that all
         sequence-parallel devices of a group share. Token budgets are filled evenly, padding evens all."""
-        if self.training.sharding != "full" or not self.training.remove_padding:
+        if self.training.sharding != "full" or not model.remove_padding:
             return 0.0
         sequence = self.training.sequence_parallel
         groups = self._data_parallel // sequence
         return NormalDist().inv_cdf((groups - 0.375) / (groups + 0.25)) / sqrt(sequence)
 
-    def _micro_batches(self, held: MicroBatch) -> tuple[int, float, float, float]:
+    def _micro_batches(self, model: TrainedModel, held: MicroBatch) -> tuple[int, float, float, float]:
         """The fields of ``StagePlan`` that say what a micro-batch runs."""
-        padded = 0.0 if self.training.remove_padding else float(self.longest)
-        return *held, padded, self._spread if held.rollouts else 0.0
+        padded = 0.0 if model.remove_padding else float(self.longest)
+        return *held, padded, self._spread(model) if held.rollouts else 0.0
 
     def _head(self, model: TrainedModel, tokens: float) -> tuple[Group, ...]:
         return head_groups(self._split(model), tokens, normalised=True) if model.has_head else ()
@@ -293,7 +293,7 @@ class RooflineTraining:
         # A fully sharded model gathers the next layer while it computes this one.
         gather = self._gather_seconds(model) if self.training.sharding == "full" else 0.0
         plan = StagePlan(
-            *self._micro_batches(model.inference_micro_batch),
+            *self._micro_batches(model, model.inference_micro_batch),
             gather_s=gather + model.streamed_bytes / self._host_link(),
             overhead_s=self.devices.micro_batch_overhead_s,
             offload_s=self._out_and_in(model.state.parameters if self.training.param_offload else 0.0),
@@ -311,7 +311,7 @@ class RooflineTraining:
         recomputed = 1.0 if training.gradient_checkpointing else 0.0
         speed = self.devices.recompute_speed_factor if training.selective_recompute else 1.0
         plan = StagePlan(
-            *self._micro_batches(model.training_micro_batch),
+            *self._micro_batches(model, model.training_micro_batch),
             mini_batches=training.num_mini_batches,
             steps=training.num_ppo_epochs * training.num_mini_batches,
             passes=3.0,

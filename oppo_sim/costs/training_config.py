@@ -100,6 +100,14 @@ class TrainingConfig(Strict):
     remove_padding: bool = True
     """False: every rollout runs as ``max_prompt_length`` + ``max_response_length`` tokens (verl without
     ``use_remove_padding``); attention leaves the padding out."""
+    critic_micro_batch_tokens: Count | None = None
+    """Of the critic, in ``values`` and its updates (verl's ``critic.ppo_max_token_len_per_gpu``); None: as
+    the others."""
+    critic_micro_batch_rollouts: Count | None = None
+    """Likewise as a number of rollouts."""
+    critic_remove_padding: bool | None = None
+    """Of the critic (verl's ``critic.model.use_remove_padding``, which is false unless set); None: as
+    ``remove_padding``."""
     reduce_dtype: Literal["float32"] | None = None
     """Of gradients on their way between devices (verl's FSDP: float32); None: ``dtype``."""
     selective_recompute: bool = False
@@ -133,6 +141,11 @@ class TrainingConfig(Strict):
     """Devices that share the tokens of a sequence, heads divided in attention (Ulysses)."""
     weight_sync: WeightSync = OnlineRefit()
 
+    def removes_padding(self, model: str) -> bool:
+        """Whether ``model`` (actor, critic or reference) runs without it."""
+        own = self.critic_remove_padding if model == "critic" else None
+        return self.remove_padding if own is None else own
+
     @model_validator(mode="after")
     def _consistent(self) -> "TrainingConfig":
         if self.stream_ref and not self.ref:
@@ -145,10 +158,16 @@ class TrainingConfig(Strict):
                 f"num_gpus {self.num_gpus} is not a multiple of {name}"
                 f" {self.sequence_parallel if self.sequence_parallel > 1 else degree}; change either"
             )
-        for name in ("", "log_prob_", "ref_"):
+        for name in ("", "log_prob_", "ref_", "critic_"):
             tokens, rollouts = f"{name}micro_batch_tokens", f"{name}micro_batch_rollouts"
             if getattr(self, rollouts) is not None and getattr(self, tokens) not in (None, "auto"):
                 raise ValueError(f"{tokens} and {rollouts} are two sizes of one micro-batch: choose one")
+        own = [name for name in type(self).model_fields if name.startswith("critic_")]
+        given = [name for name in own if getattr(self, name) is not None]
+        if given and self.critic != "separate":
+            raise ValueError(
+                f"{given[0]} is of a critic of its own, and critic is {self.critic}: leave it out"
+            )
         if self.selective_recompute and self.gradient_checkpointing:
             raise ValueError(
                 "selective_recompute and gradient_checkpointing are two ways to keep fewer activations:"

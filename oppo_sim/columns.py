@@ -156,8 +156,8 @@ KV_PREEMPTIONS: Final = _step("kv/preemptions", "preemptions", "for want of KV")
 # ---- step logs of other frameworks, beside the columns of step rows ----------------------------------------
 _log = Table("Step logs", "What logs of other frameworks have beside the columns of steps: `read_step_log`.")
 
-STEP_TESTING_S: Final = _log(timing("testing"), "s", "validation, inside the step")
-STEP_SAVE_S: Final = _log(timing("save_checkpoint"), "s", "checkpoints, inside the step")
+STEP_TESTING_S: Final = _log(timing("testing"), "s", "validation, where the step holds it")
+STEP_SAVE_S: Final = _log(timing("save_checkpoint"), "s", "checkpoints, where the step holds them")
 PROMPT_LENGTH_MAX: Final = _log("prompt_length/max", "tokens", "of the batch")
 LENGTH_STD: Final = _log("response_length/std", "tokens", "of the batch: standard deviation")
 LENGTH_MEDIAN: Final = _log("response_length/median", "tokens", "of the batch")

@@ -389,3 +389,34 @@ def test_lengths_and_seconds_of_other_steps_are_refused(tmp_path: Path) -> None:
     log = read_step_log(write_lines(tmp_path / "a.jsonl", rows))
     with pytest.raises(OppoError, match="no step with both response lengths and seconds"):
         fit(log, fit_scenario())
+
+
+@pytest.mark.parametrize("column", ["timing_s/testing", "timing_s/save_checkpoint"])
+@pytest.mark.parametrize(("took", "step"), [(500.0, 36.0), (20.0, 36.0), (20.0, 36.4), (20.0, 35.7)])
+def test_what_is_timed_beside_the_step_is_not_taken_out_of_it(
+    column: str, took: float, step: float, tmp_path: Path
+) -> None:
+    steps = [(number, {column: took, STEP_S: step} if number % 5 == 0 else {}) for number in range(1, 21)]
+    log = read_step_log(console(tmp_path / "a.log", steps))
+    assert column not in log.frame
+    assert log.notes == (f"{column} stands beside timing_s/step, not in it: nothing is taken out",)
+    assert log.frame[STEP_S].tolist() == [step if number % 5 == 0 else 36.0 for number in range(1, 21)]
+
+
+@pytest.mark.parametrize(
+    ("took", "step", "known"), [(500.0, 536.0, 500.0), (20.0, 55.0, 20.0), (20_000.0, 56.0, 20.0)]
+)
+def test_what_the_step_holds_is_known_in_seconds(
+    took: float, step: float, known: float, tmp_path: Path
+) -> None:
+    column = "timing_s/testing"
+    steps = [(number, {column: took, STEP_S: step} if number % 5 == 0 else {}) for number in range(1, 21)]
+    log = read_step_log(console(tmp_path / "a.log", steps))
+    assert log.frame[column].dropna().tolist() == [known] * 4
+
+
+def test_validation_of_every_step_is_told_by_what_stages_leave(tmp_path: Path) -> None:
+    for step, held in ((36.0, False), (56.0, True)):
+        steps = [(number, {"timing_s/testing": 20.0, STEP_S: step}) for number in range(1, 11)]
+        frame = read_step_log(console(tmp_path / f"{step}.log", steps)).frame
+        assert ("timing_s/testing" in frame) == held

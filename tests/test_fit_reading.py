@@ -45,7 +45,8 @@ def refused(path: Path, **options: object) -> str:
 
 def test_a_verl_console_log_gives_our_columns(tmp_path: Path) -> None:
     path = console(
-        tmp_path / "a.log", [(1, {}), (2, {"timing_s/gen": 22.5}), (10, {"timing_s/testing": 50.0})]
+        tmp_path / "a.log",
+        [(1, {}), (2, {"timing_s/gen": 22.5}), (10, {"timing_s/testing": 50.0, "timing_s/step": 86.0})],
     )
     for log in (read_step_log(path), read_step_log(path, "verl")):
         assert log.framework == "verl"
@@ -68,6 +69,27 @@ def test_what_was_trained_is_known_from_seconds_a_token(tmp_path: Path) -> None:
     per_token = 10.0 * 1000 / (48 * 600)
     log = read_step_log(console(tmp_path / "a.log", [(1, {"timing_per_token_ms/update_actor": per_token})]))
     assert log.frame["rollouts/trained"].tolist() == [48]
+
+
+@pytest.mark.parametrize("said", [0.007, 0.008])
+def test_digits_that_leave_what_was_trained_open_take_nothing_off_it(said: float, tmp_path: Path) -> None:
+    """148,468 tokens in 1.1 s are 0.0074 ms a token, printed with three decimals."""
+    figures = {
+        "timing_per_token_ms/update_actor": said,
+        "timing_s/update_actor": 1.06 if said == 0.007 else 1.17,
+        "timing_s/step": 36.0,
+        "response_length/mean": 185.754,
+        "prompt_length/mean": 104.223,
+    }
+    steps = [(step, {**figures, "perf/total_num_tokens": 148468.0}) for step in (1, 2)]
+    log = read_step_log(console(tmp_path / "a.log", steps), "verl")
+    assert log.frame["rollouts/trained"].tolist() == [512, 512]
+    unknown = read_step_log(console(tmp_path / "b.log", [(1, figures), (2, figures)]), "verl")
+    assert "rollouts/trained" not in unknown.frame
+    # A part of the batch shows where no rounding explains it.
+    half = [(step, {**figures, "perf/total_num_tokens": 2 * 148468.0}) for step in (1, 2)]
+    part = read_step_log(console(tmp_path / "c.log", half), "verl").frame["rollouts/trained"]
+    assert part.between(470, 560).all()
 
 
 FRAMEWORKS: list[tuple[str, dict[str, float], str, tuple[str, ...]]] = [

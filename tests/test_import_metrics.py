@@ -312,6 +312,25 @@ def test_steps_without_spread_and_steps_all_cut(tmp_path: Path) -> None:
     assert column(frame, "finish_reason") == ["length"] * 3 + ["stop"] * 3
 
 
+def test_a_share_at_the_width_of_the_batch_is_no_share_of_cut_responses(tmp_path: Path) -> None:
+    def one(step: int, longest: float, share: float) -> dict[str, Any]:
+        figures = {"response_length/max": longest, "response_length/clip_ratio": share}
+        return {"step": step, "data": {**VERL_FIGURES, **figures}}
+
+    steps = [*(one(step, 1000.0, 0.005) for step in range(1, 10)), one(10, 4096.0, 0.02)]
+    frame, provenance = import_log(
+        "verl", write_lines(tmp_path / "m.jsonl", steps), rows_per_step=200, max_response_length=4096
+    )
+    below, cut = frame[frame["step"] < 10], frame[frame["step"] == 10]
+    assert below["response_length"].max() <= 1000
+    assert below["response_length"].mean() == pytest.approx(500, rel=0.02)
+    # Mean and share alone would be a lognormal whose median is below 300.
+    assert below["response_length"].median() > 400
+    assert cut_share(below) == 0
+    assert cut_share(cut) == pytest.approx(0.02, abs=0.01)
+    assert "below the cut at 4096" in str(provenance)
+
+
 def test_a_metric_of_ones_own(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "metrics.jsonl", [{"step": 1, "my/len_avg": 200.0, "my/len_top": 900.0}])
     frame, _ = import_log(

@@ -1,5 +1,6 @@
 """Seconds that cannot be: other units, zeros, negative ones, stages longer than their step."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -33,6 +34,12 @@ _HUNDRED: Final = 100.0
 _FAR: Final = 100.0
 """A value so many times its column's median, and near it when divided by a thousand, is in milliseconds."""
 _LONGER: Final = 1.05
+_SOMETIMES: Final = (STEP_TESTING_S, STEP_SAVE_S)
+"""What only some steps have."""
+_HELD: Final = 0.3
+"""Of the seconds of validation or a checkpoint, that their step is longer by where it holds them."""
+_ROUNDED: Final = 0.01
+"""A figure that its own digits leave more open than this share of it says nothing."""
 _NOTHING_S: Final = 1e-6
 """Seconds that are none."""
 _RANGES: Final = {
@@ -63,12 +70,17 @@ def cleaned(
     frame = pd.DataFrame([gathered.rows[step] for step in steps], dtype=np.float64)
     frame.insert(0, STEP, steps)
     frame[COLD_START] = frame[COLD_START].fillna(0.0).astype(bool) if COLD_START in frame else False
-    seconds = [
-        column for column in (*covers, TIMING_STEP, STEP_TESTING_S, STEP_SAVE_S) if column in frame.columns
-    ]
+    seconds = [column for column in (*covers, TIMING_STEP, *_SOMETIMES) if column in frame.columns]
     if not any(column in covers or column == TIMING_STEP for column in seconds):
         raise OppoError(f"{where} holds lengths but no seconds of any stage: give a log with timings")
-    notes = [*_in_seconds(frame, seconds, unit, gathered), *_as_share(frame)]
+    stages = [column for column in seconds if column not in _SOMETIMES]
+    notes = _in_seconds(frame, stages, unit, gathered)
+    outside = _beside_the_step(frame, covers)
+    frame = frame.drop(columns=outside)
+    notes += [f"{column} stands beside {TIMING_STEP}, not in it: nothing is taken out" for column in outside]
+    seconds = [column for column in seconds if column not in outside]
+    notes += _in_seconds(frame, [column for column in seconds if column in _SOMETIMES], unit, gathered)
+    notes += _as_share(frame)
     _leave_out_impossible_figures(frame, gathered)
     _derive(frame)
     frame = _without_impossible(frame, seconds, gathered)
@@ -76,6 +88,27 @@ def cleaned(
         reasons = ", ".join(f"{reason} ({count})" for reason, count in gathered.left_out.most_common(3))
         raise OppoError(f"no step of {where} can be used: {reasons}")
     return frame.reset_index(drop=True), notes
+
+
+def _beside_the_step(frame: "pd.DataFrame", covers: Iterable[str]) -> list[str]:
+    """Validation and checkpoints that the seconds of their step do not hold (verl of 2026):
+    steps that have them are no longer, beyond their stages, than steps that have none."""
+    if TIMING_STEP not in frame:
+        return []
+    timed = [column for column in _SOMETIMES if column in frame]
+    left = frame[TIMING_STEP] - frame[[each for each in covers if each in frame]].sum(axis=1)
+    none = ~(frame[timed] > 0).any(axis=1)
+    usual = float(left[none].median()) if none.any() else 0.0
+    found = []
+    for column in timed:
+        alone = (frame[column] > 0) & ~(frame[[each for each in timed if each != column]] > 0).any(axis=1)
+        given = frame[alone if alone.any() else frame[column] > 0]
+        if given.empty:
+            continue
+        held = float(((left[given.index] - usual) / given[column]).median())
+        if held < _HELD and not _HELD < held * _THOUSAND < 1 / _HELD:
+            found.append(column)
+    return found
 
 
 def _in_seconds(frame: "pd.DataFrame", columns: list[str], unit: str, gathered: Gathered) -> list[str]:
@@ -110,7 +143,7 @@ def _in_seconds(frame: "pd.DataFrame", columns: list[str], unit: str, gathered: 
 
 def _step_alone_in_ms(frame: "pd.DataFrame", columns: list[str]) -> bool:
     """Generation and updates, most of any step, are a thousandth of what it is said to take."""
-    parts = [each for each in columns if each not in (TIMING_STEP, STEP_TESTING_S, STEP_SAVE_S)]
+    parts = [each for each in columns if each not in (TIMING_STEP, *_SOMETIMES)]
     stages = {stage for each in parts for stage in each.removeprefix("timing_s/").split("+")}
     if TIMING_STEP not in frame or not {"gen", "update_actor"} <= stages:
         return False
@@ -168,16 +201,34 @@ def _leave_out_impossible_figures(frame: "pd.DataFrame", gathered: Gathered) -> 
 def _derive(frame: "pd.DataFrame") -> None:
     """Rollouts trained and tokens of the step, from what is logged beside them."""
     update = timing("update_actor")
-    if {PER_TOKEN_UPDATE_MS, update, LENGTH_MEAN, PROMPT_LENGTH_MEAN} <= set(frame.columns):
-        tokens = frame[update] * _THOUSAND / frame[PER_TOKEN_UPDATE_MS]
-        each = frame[LENGTH_MEAN] + frame[PROMPT_LENGTH_MEAN]
-        frame[ROLLOUTS_TRAINED] = (tokens / each).round()
     if TOKENS_CUMULATIVE in frame and TOKENS_TOTAL not in frame:
         frame[TOKENS_TOTAL] = frame[TOKENS_CUMULATIVE].diff().where(lambda each: each > 0)
+    if {PER_TOKEN_UPDATE_MS, update, LENGTH_MEAN, PROMPT_LENGTH_MEAN} <= set(frame.columns):
+        trained = _tokens_trained(frame, frame[update] * _THOUSAND)
+        each = frame[LENGTH_MEAN] + frame[PROMPT_LENGTH_MEAN]
+        frame[ROLLOUTS_TRAINED] = (trained / each).round()
+
+
+def _tokens_trained(frame: "pd.DataFrame", update_ms: "pd.Series[float]") -> "pd.Series[float]":
+    """From milliseconds and milliseconds a token. verl of early 2025 prints three decimals, which leave 0.007
+    ms a token, or 0.008: where all tokens of the step may have been trained by that, all were; where the
+    step's tokens are not logged, nothing is known."""
+    per_token = frame[PER_TOKEN_UPDATE_MS]
+    known = per_token.dropna()
+    coarse = next(
+        (10.0**-digits for digits in range(7) if np.allclose(known, known.round(digits), 0, 1e-9)), 0.0
+    )
+    half = coarse / 2.0
+    tokens = update_ms / per_token
+    if TOKENS_TOTAL not in frame:
+        return tokens.where(half <= _ROUNDED * per_token)
+    all_of_it = frame[TOKENS_TOTAL]
+    least, most = update_ms / (per_token + half), update_ms / (per_token - half).clip(lower=_NOTHING_S)
+    return tokens.where(~all_of_it.between(least, most), all_of_it)
 
 
 def _without_impossible(frame: "pd.DataFrame", columns: list[str], gathered: Gathered) -> "pd.DataFrame":
-    inside = [column for column in columns if column not in (STEP_TESTING_S, STEP_SAVE_S)]
+    inside = [column for column in columns if column not in _SOMETIMES]
     negative = (frame[columns] < 0).any(axis=1)
     if negative.any():
         gathered.left_out["step with negative seconds"] += int(negative.sum())

@@ -59,7 +59,7 @@ def draw_steps(
     spreads = _spreads(steps, rows)
     account.ways = {}
     for step in sorted(steps):
-        figures = steps[step]
+        figures = _with_the_cut_alone(steps[step], cut, reading)
         distribution, way = _fitted(figures, cut, spreads.get(step), shape, f"{where}, step {step}")
         account.steps += 1
         account.ways[way] = account.ways.get(way, 0) + 1
@@ -85,6 +85,19 @@ def _cut(steps: Mapping[int, Mapping[str, float]], reading: Reading, longest: fl
         " --max-response-length to say it"
     ] += 1
     return longest
+
+
+def _with_the_cut_alone(
+    figures: Mapping[str, float], cut: float | None, reading: Reading
+) -> Mapping[str, float]:
+    """Nothing was cut where the longest response is shorter than the cut: verl of 2026 then counts the
+    responses that are as long as the batch is wide."""
+    if cut is None or not figures.get("clip_ratio") or figures.get("max", cut) >= cut - _CUT_TOLERANCE:
+        return figures
+    reading.notes[
+        f"steps whose longest response is below the cut at {cut:g}, so that nothing was cut in them"
+    ] += 1
+    return {**figures, "clip_ratio": 0.0}
 
 
 def _shape_of(reading: Reading) -> Lognormal | Weibull | Mixture | None:

@@ -121,7 +121,7 @@ def profile_of(place: Workplace, configuration: Configuration) -> Profile:
 def step_seconds(
     configuration: Configuration, runs: Sequence["MeasuredRun"], profile: Profile
 ) -> tuple[float, float]:
-    """Seconds of a step after the warm-up, predicted and measured (median over repeats)."""
+    """Seconds of a step after the warm-up, predicted and measured (the middle of the repeats)."""
     from oppo_real.config import real_config
     from oppo_real.validate.compare import mean_seconds
     from oppo_real.validate.predict import predict

@@ -297,9 +297,10 @@ def page(validated: Validated, figures: Sequence[str]) -> str:
         f"# {request.scenario.name}: predicted and measured",
         (
             f"{request.repeats} real run(s) of each policy, interleaved, {request.steps} steps of which"
-            f" {found.warmup_steps} are warm-up; numbers are {unit_of(validated)}. A step's number is the"
-            " median over repeats, a stage's the mean of the steps after the warm-up; the spread is highest"
-            " less lowest of the repeats. Predictions come from the calibrated profile alone."
+            f" {found.warmup_steps} are warm-up; numbers are {unit_of(validated)}: means of the steps after"
+            " the warm-up, of the repeats the middle (Hodges-Lehmann); a speed-up is the middle of the"
+            " rounds'. The spread is highest less lowest of the repeats. Predictions come from the calibrated"
+            " profile alone."
         ),
         (
             f"Machine: {validated.hardware}. Versions:"

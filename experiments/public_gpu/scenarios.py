@@ -295,6 +295,46 @@ def play_verl(name: str) -> dict[str, Any]:
     }
 
 
+def qwen3_8b_h20() -> dict[str, Any]:
+    """The scenario of a GRPO run on 4 × H20 with NVLink, without its trace: the overrides and the resolved
+    configuration beside its log. verl of September 2026."""
+    return {
+        "format": "oppo-scenario/1",
+        "name": "qwen3_8b_h20",
+        "rollout_batch_size": 128,
+        "group_size": 8,
+        "max_prompt_length": 2048,
+        "max_response_length": 8192,
+        "rollout": {"num_replicas": 2, "kv_capacity_tokens": "auto", "max_num_seqs": 256},
+        "training": {
+            "num_ppo_epochs": 1,
+            "num_mini_batches": 16 // 8,
+            "micro_batch_tokens": 32768,
+            "reduce_dtype": "float32",
+            "num_gpus": 4,
+            "critic": "none",
+            "gradient_checkpointing": True,
+            "ref_param_offload": True,
+            "weight_sync": {"kind": "reshard"},
+        },
+        "costs": {
+            "kind": "roofline",  # the package has no tables of an H20
+            "device": "H20",
+            "actor_model": "Qwen/Qwen3-8B",
+            "ref_model": "Qwen/Qwen3-8B",
+            "reward_model": {"kind": "verifier"},
+            "rollout": {
+                "tensor_parallel": 2,
+                "host": host_of("async", eager=False),
+                "gpu_memory_utilization": 0.6,
+                "sleep_mode": True,
+                "max_num_batched_tokens": 8192,
+            },
+        },
+        "policy": "sequential",
+    }
+
+
 def host_of(mode: str, eager: bool) -> str:
     """The host preset of vLLM under verl, from `rollout.mode` and `rollout.enforce_eager`."""
     if eager:

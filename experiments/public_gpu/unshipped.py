@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scenarios import GEMMA_2_2B, dstack_h100, play_verl, verl_2024
+from scenarios import GEMMA_2_2B, dstack_h100, play_verl, qwen3_8b_h20, verl_2024
 from split import UNSHIPPED_SOURCE
 from steps import STAGES, Run, measured_steps
 
@@ -47,6 +47,7 @@ UNSHIPPED = {
         f"play_verl_{run}": Unshipped("8 × H100", "verl, vLLM eager", play_verl(f"play_verl_{run}"))
         for run in ("05b_grpo", "05b_ppo", "7b_min", "7b_recommended")
     },
+    "qwen3_8b_h20": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20()),
 }
 """By name; where their logs are stands in data/README.md."""
 
@@ -68,6 +69,8 @@ def unshipped_run(name: str, log: Path) -> Run:
     if "tokens" not in steps:
         rollouts = known.scenario["rollout_batch_size"]
         steps["tokens"] = (frame[c.LENGTH_MEAN] + frame[c.PROMPT_LENGTH_MEAN]) * rollouts
+    if (sync := c.timing("update_weights")) in frame:  # as the others count it
+        steps["gen_s"] = frame[c.timing("gen")] + frame[sync]
     if "step_s" not in steps:
         steps["step_s"] = frame[[name for name in frame if str(name).startswith("timing_s/")]].sum(axis=1)
     scenario = {**known.scenario, "name": name}

@@ -170,6 +170,7 @@ EXACT = TrainingDevices(
         gemm=1.0, attention=1.0, memory=1.0, link=1.0, collective_latency_s=0.0, layer_latency_s=0.0
     ),
     micro_batch_overhead_s=0.25,
+    launch_per_layer_s=0.0,
     adv_fixed_s=1.0,
     adv_per_token_s=0.5,
 )

@@ -51,6 +51,7 @@ EXACT = TrainingDevices(
         gemm=1.0, attention=1.0, memory=1.0, link=1.0, collective_latency_s=0.0, layer_latency_s=0.0
     ),
     micro_batch_overhead_s=0.25,
+    launch_per_layer_s=0.0,
     adv_fixed_s=0.0,
     adv_per_token_s=0.0,
 )
@@ -86,6 +87,19 @@ def test_gradient_checkpointing_is_one_more_forward_and_no_more_work() -> None:
     assert again.work(SMALL) == plain.work(SMALL)
     # All of a stage but its overheads is arithmetic, the forward that is run again too: 1 + 1 + 4 forwards.
     assert again.demand().arithmetic == pytest.approx(6 * FORWARD / (6 * (FORWARD + 0.25)))
+
+
+def test_the_host_bounds_forwards_of_few_tokens_from_below() -> None:
+    def times(launch_s: float, **fields: Any) -> Any:
+        group = EXACT.model_copy(update={"launch_per_layer_s": launch_s})
+        return dataclasses.replace(tiny(config(**fields)), devices=group).stage_times(SMALL)
+
+    # One layer, one micro-batch of a forward that the device runs in 13.824 s, and 0.25 s beside.
+    assert times(13.0) == times(0.0)
+    slow = times(20.0)
+    assert slow.ref == slow.old_log_prob == pytest.approx(20.0 + 0.25)
+    assert slow.update_actor == pytest.approx(3 * (20.0 + 0.25))
+    assert times(20.0, gradient_checkpointing=True).update_actor == pytest.approx(4 * (20.0 + 0.25))
 
 
 def test_sequence_parallel_devices_share_the_tokens_and_exchange_heads() -> None:

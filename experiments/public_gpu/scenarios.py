@@ -236,23 +236,26 @@ def play_verl(name: str) -> dict[str, Any]:
         "play_verl_7b_min": (512, 1, 1024, 1, 0.5),
         "play_verl_7b_recommended": (1024, 5, 1024, 2, 0.6),
     }[name]
+    padded_critic = {"critic_micro_batch_tokens": 32768, "critic_remove_padding": False}
     training: dict[str, Any] = {
         "play_verl_05b_grpo": {"num_mini_batches": 4, "micro_batch_tokens": 8000, "critic": "none"},
         "play_verl_05b_ppo": {
             "num_mini_batches": 4,
             "micro_batch_rollouts": 4,
             "log_prob_micro_batch_rollouts": 8,
+            "critic_micro_batch_rollouts": 4,
             "remove_padding": False,
             "ref": False,
         },
         "play_verl_7b_min": {
             "num_mini_batches": 16,
             "micro_batch_tokens": 8192,
+            **padded_critic,
             "param_offload": True,
             "optimizer_offload": True,
             "ref_param_offload": True,
         },
-        "play_verl_7b_recommended": {"num_mini_batches": 16, "micro_batch_tokens": 12000},
+        "play_verl_7b_recommended": {"num_mini_batches": 16, "micro_batch_tokens": 12000, **padded_critic},
     }[name]
     # Qwen2-7B has the shape of Qwen2.5-7B.
     model = "Qwen/Qwen2.5-7B-Instruct" if large else "Qwen/Qwen2.5-0.5B-Instruct"

@@ -76,7 +76,7 @@ def stage_seconds(
     count: int,
     passes: float,
     speed: float,
-    gather_s: float,
+    beside_s: float,
     overhead_s: float,
     steps: int,
     reduction_s: float,
@@ -85,7 +85,7 @@ def stage_seconds(
 ) -> float:
     """Seconds of a training stage of ``steps`` mini-batches, each of ``count`` micro-batches
     (``lowering.StagePlan``)."""
-    micro = max(passes * forward_s / speed, gather_s) + overhead_s
+    micro = max(passes * forward_s / speed, beside_s) + overhead_s
     return steps * (count * micro + reduction_s + optimizer_s) + offload_s
 
 

@@ -12,7 +12,7 @@ class StagePlan(NamedTuple):
     """What a stage runs of a model, in numbers that no batch changes. Tokens and seconds of one device.
 
     seconds = steps · (count · micro + reduction_s + optimizer_s) + offload_s, where a rank's share of a
-    mini-batch is run in ``count`` micro-batches of max(passes · slowest · forward / speed, gather_s) +
+    mini-batch is run in ``count`` micro-batches of max(passes · slowest · forward / speed, beside_s) +
     overhead_s seconds each (``formulas.slowest_rank``).
     """
 
@@ -30,7 +30,7 @@ class StagePlan(NamedTuple):
     passes: float = 1.0
     """Forwards that a micro-batch costs (a backward is two)."""
     speed: float = 1.0
-    gather_s: float = 0.0
+    beside_s: float = 0.0
     """Of a micro-batch, beside its arithmetic."""
     overhead_s: float = 0.0
     reduction_s: float = 0.0

@@ -80,6 +80,9 @@ class TrainingDevices(Strict):
     memory_utilization: Share = 0.9
     micro_batch_overhead_s: NonNegative = 0.02
     """Host and launch time of one forward of one micro-batch; its backward costs twice that."""
+    launch_per_layer_s: NonNegative = 1.4e-3
+    """Of the host, for a layer of a forward: launching its kernels one by one and FSDP's hooks. It bounds a
+    forward of few tokens from below (``docs/costs.md`` has the sources); a backward takes it twice."""
     recompute_memory_factor: Share = 0.5
     recompute_speed_factor: Share = 0.8
     adv_fixed_s: NonNegative = 0.01

@@ -289,12 +289,16 @@ class RooflineTraining:
             )
         return self._forwards[id(model)]
 
+    def _launches(self, model: TrainedModel) -> float:
+        """Seconds of the host for the layers of a forward, whatever its tokens."""
+        return model.shape.num_hidden_layers * self.devices.launch_per_layer_s
+
     def _forward(self, model: TrainedModel) -> _Stage:
         # A fully sharded model gathers the next layer while it computes this one.
         gather = self._gather_seconds(model) if self.training.sharding == "full" else 0.0
         plan = StagePlan(
             *self._micro_batches(model, model.inference_micro_batch),
-            gather_s=gather + model.streamed_bytes / self._host_link(),
+            beside_s=max(gather + model.streamed_bytes / self._host_link(), self._launches(model)),
             overhead_s=self.devices.micro_batch_overhead_s,
             offload_s=self._out_and_in(model.state.parameters if self.training.param_offload else 0.0),
         )
@@ -317,8 +321,10 @@ class RooflineTraining:
             passes=3.0,
             speed=3.0 / (3.0 + recomputed) * speed,
             # Gathers for forward and backward and the reduce-scatter of the gradients run beside the
-            # arithmetic.
-            gather_s=(2.0 + reduced) * gather if sharded else 0.0,
+            # arithmetic, and so does the host that launches it.
+            beside_s=max(
+                (2.0 + reduced) * gather if sharded else 0.0, (3.0 + recomputed) * self._launches(model)
+            ),
             overhead_s=(3.0 + recomputed) * self.devices.micro_batch_overhead_s,
             reduction_s=0.0 if sharded else 2.0 * reduced * gather,
             optimizer_s=step_bytes / (self.device.hbm_bytes_per_s * self._achieved.memory),
@@ -346,7 +352,7 @@ class RooflineTraining:
             count,
             plan.passes,
             plan.speed,
-            plan.gather_s,
+            plan.beside_s,
             plan.overhead_s,
             plan.steps,
             plan.reduction_s,

@@ -169,7 +169,7 @@ def roofline_stage(s: State, stage: Any, tokens: float, pairs: float, rollouts: 
         count,
         stage.passes,
         stage.speed,
-        stage.gather_s,
+        stage.beside_s,
         stage.overhead_s,
         stage.steps,
         stage.reduction_s,

@@ -84,6 +84,11 @@ def test_digits_that_leave_what_was_trained_open_take_nothing_off_it(said: float
     steps = [(step, {**figures, "perf/total_num_tokens": 148468.0}) for step in (1, 2)]
     log = read_step_log(console(tmp_path / "a.log", steps), "verl")
     assert log.frame["rollouts/trained"].tolist() == [512, 512]
+    # 123,871 tokens in 1.0525 s are 0.00850 ms a token, which is printed as 0.008 beside 1.053 s.
+    edge = {**figures, "timing_per_token_ms/update_actor": 0.008, "timing_s/update_actor": 1.053,
+            "response_length/mean": 137.24, "prompt_length/mean": 104.695, "perf/total_num_tokens": 123871.0}  # fmt: skip
+    frame = read_step_log(console(tmp_path / "d.log", [(1, edge), (2, edge)]), "verl").frame
+    assert frame["rollouts/trained"].tolist() == [512, 512]
     unknown = read_step_log(console(tmp_path / "b.log", [(1, figures), (2, figures)]), "verl")
     assert "rollouts/trained" not in unknown.frame
     # A part of the batch shows where no rounding explains it.

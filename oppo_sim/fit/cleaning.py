@@ -224,7 +224,9 @@ def _tokens_trained(frame: "pd.DataFrame", update_ms: "pd.Series[float]") -> "pd
         return tokens.where(half <= _ROUNDED * per_token)
     all_of_it = frame[TOKENS_TOTAL]
     least, most = update_ms / (per_token + half), update_ms / (per_token - half).clip(lower=_NOTHING_S)
-    return tokens.where(~all_of_it.between(least, most), all_of_it)
+    open_s = 0.1 * _ROUNDED  # of the seconds, which have few digits, too
+    explained = all_of_it.between(least * (1.0 - open_s), most * (1.0 + open_s))
+    return tokens.where(~explained, all_of_it)
 
 
 def _without_impossible(frame: "pd.DataFrame", columns: list[str], gathered: Gathered) -> "pd.DataFrame":

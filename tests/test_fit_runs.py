@@ -12,7 +12,7 @@ from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.estimate import HeldOut
-from oppo_sim.fit.judging import Judgement, predict
+from oppo_sim.fit.judging import Judgement, _apart, predict
 from oppo_sim.fit.posterior import member_seconds
 from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.load import load_scenario
@@ -210,3 +210,23 @@ def test_without_a_longest_response_a_fit_learns_how_far_steps_scatter(tmp_path:
     assert step.coverage > 0.85
     assert step.median < 0.15
     assert not fit(told, scenario, fit_steps=ALL, draws=50).posterior.scatter
+
+
+def test_a_run_of_a_model_of_another_size_has_wider_intervals(tmp_path: Path) -> None:
+    scenario = fit_scenario()
+    result = fit(verl_log(tmp_path / "a.log", scenario, TRUTH, noise=0.01), scenario)
+    (part,) = result.parts
+    near, far = (
+        predict(part.features, part.members, result.posterior, seen=False, apart=apart)[TIMING_STEP]
+        for apart in (0.0, np.log(14.0))
+    )
+    assert far.predicted == pytest.approx(near.predicted, rel=0.03)
+    # Metrics move by 13 % one by one, generation and updates are most of the step: it moves by some 9 %.
+    half = np.median((far.high - far.low) / far.predicted) / 2
+    assert 0.14 < half < 0.3
+    assert half > 1.5 * np.median((near.high - near.low) / near.predicted) / 2
+    # Of 3.1 and 0.49 billion parameters the nearer counts; where nobody knows them, nothing does.
+    sizes = [replace(part.features, parameters=size) for size in (0.494e9, 3.086e9, 0.0)]
+    of_7b = replace(part.features, parameters=7.616e9)
+    assert _apart(of_7b, sizes) == pytest.approx(np.log(7.616 / 3.086))
+    assert _apart(of_7b, sizes[2:]) == _apart(sizes[2], [of_7b]) == 0

@@ -29,6 +29,7 @@ from oppo_sim.columns import (
     TURNS_MAX,
 )
 from oppo_sim.costs.interface import BatchShape, TrainingCost
+from oppo_sim.costs.models import find_model
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.cleaning import NO_SECONDS
 from oppo_sim.fit.decoding import AS_IT_IS, Decoding, seconds_by_host
@@ -104,6 +105,8 @@ class Features:
     """Of the training stages whose seconds depend on the rate of gathers (``gathers.py``)."""
     offload: Mapping[str, float] = field(default_factory=dict)
     """By training stage, seconds of any batch that are in no entry of ``stages`` (``offload.py``)."""
+    parameters: float = 0.0
+    """Of the trained model; 0: the cost model knows none."""
 
     @property
     def scores(self) -> bool:
@@ -176,7 +179,13 @@ def build_features(
     if untold:
         kept = replace(kept, notes=(*kept.notes, _UNTOLD))
     kept = _left_out(kept, failed, "step whose mean, maximum and minimum no lengths can have")
-    return replace(_features(kept, shapes, parts, round_size_of(log, scenario)), untold=untold), kept
+    features = _features(kept, shapes, parts, round_size_of(log, scenario))
+    return replace(features, untold=untold, parameters=_parameters(scenario)), kept
+
+
+def _parameters(scenario: Scenario) -> float:
+    model = getattr(scenario.costs, "actor_model", None)
+    return 0.0 if model is None else float(find_model(model, scenario.base_dir).parameters)
 
 
 def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts, round_size: int | None) -> Features:

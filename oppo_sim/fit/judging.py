@@ -24,6 +24,11 @@ _TRAINED: Final = (0.2, 1.0)
 _BEYOND_WHOLE: Final = 0.1
 """Logarithm by which the updates of such a part may be longer than the model says of the whole batch."""
 
+_BY_MODEL: Final = 0.05
+"""Standard deviation of the logarithm of a metric for a model e times as large as the nearest that was
+fitted: by how much the cost model's seconds may grow otherwise than a machine's. A step of 7B predicted from
+runs of 0.5B was 11 to 13 % off, 2.6 of these; of 1.5B from 3B 2 to 4 % (experiments/public_gpu)."""
+
 
 class Prediction(NamedTuple):
     """Seconds by step: measured, predicted (median), and the ends of the 95 % interval."""
@@ -72,13 +77,14 @@ def predict(
     seen: bool,
     ahead: Ahead | None = None,
     walks: Mapping[str, Walk] | None = None,
+    apart: float = 0.0,
     seed: int = 0,
 ) -> dict[str, Prediction]:
     """Each metric, and ``timing_s/step`` where all metrics of a step are known.
 
     ``seen``: the run is one that was fitted, so its own offset is known; else it may differ as runs do.
     ``ahead``: how far each step lies from those that were fitted; None: these are they. ``walks``: of the
-    metrics of a run that was fitted.
+    metrics of a run that was fitted. ``apart``: logarithm of its model's size over the nearest fitted one's.
     """
     generator = np.random.default_rng(seed)
     found: dict[str, Prediction] = {}
@@ -88,7 +94,7 @@ def predict(
         if posterior.noise_of(member) is None:
             continue
         walk = (walks or {}).get(member.column)
-        centre, drawn = _drawn(features, member, posterior, seen, ahead, walk, generator)
+        centre, drawn = _drawn(features, member, posterior, seen, ahead, walk, apart, generator)
         found[member.column] = _prediction(features.steps, member.seconds, centre, drawn)
         measured = measured + member.seconds
         whole.append((centre, drawn))
@@ -109,6 +115,7 @@ def _drawn(
     seen: bool,
     ahead: Ahead | None,
     walk: Walk | None,
+    apart: float,
     generator: np.random.Generator,
 ) -> tuple[Floats, Floats]:
     """Draws × steps: of the model, and of what would be measured."""
@@ -127,6 +134,7 @@ def _drawn(
         spread = posterior.between.get(
             column, median * np.exp(sigma * generator.standard_normal(posterior.size))
         )
+        spread = np.hypot(spread, _BY_MODEL * apart)
         between = (spread * generator.standard_normal(posterior.size))[:, None]
         if member.untold:
             offset = np.log(generator.uniform(*_TRAINED, size=(posterior.size, 1)))
@@ -199,7 +207,10 @@ def judge(
         for features, members in fitted:
             if logs & {member.log for member in members}:
                 walks = walks_of(features, members, posterior, seed=seed)
-    predictions = predict(held, held_members, posterior, seen=seen, ahead=ahead, walks=walks, seed=seed)
+    apart = 0.0 if seen else _apart(held, [features for features, _ in fitted])
+    predictions = predict(
+        held, held_members, posterior, seen=seen, ahead=ahead, walks=walks, apart=apart, seed=seed
+    )
     known = [(features, _by_column(members)) for features, members in fitted]
     found = []
     for column, prediction in sorted(predictions.items(), key=lambda item: item[0] != TIMING_STEP):
@@ -224,6 +235,14 @@ def judge(
                 Judgement(column, model, {k: v for k, v in naive.items() if v is not None}, prediction)
             )
     return found
+
+
+def _apart(held: Features, fitted: Sequence[Features]) -> float:
+    """Absolute logarithm of the size of a model over the nearest of others; 0 where nothing knows them."""
+    known = [features.parameters for features in fitted if features.parameters]
+    if not known or not held.parameters:
+        return 0.0
+    return float(min(abs(np.log(held.parameters / each)) for each in known))
 
 
 def _line(features: Features) -> Floats:

@@ -178,8 +178,7 @@ def compare_predictions(
             the intervals of predicted speed-ups, which are of what as many repeats would measure.
 
     A step's number is the median over repeats; a mean of steps is the middle of the repeats' (``middle``), a
-    measured speed-up that of the rounds'. Raises OppoError for runs of
-    unlike length or number.
+    measured speed-up that of the rounds'. Raises OppoError for runs of unlike length or number.
     """
     if len({len(runs) for runs in measured.values()}) != 1:
         raise OppoError("the policies have unlike numbers of repeats: validate anew")

@@ -224,8 +224,8 @@ def _tokens_trained(frame: "pd.DataFrame", update_ms: "pd.Series[float]") -> "pd
         return tokens.where(half <= _ROUNDED * per_token)
     all_of_it = frame[TOKENS_TOTAL]
     least, most = update_ms / (per_token + half), update_ms / (per_token - half).clip(lower=_NOTHING_S)
-    open_s = 0.1 * _ROUNDED  # of the seconds, which have few digits, too
-    explained = all_of_it.between(least * (1.0 - open_s), most * (1.0 + open_s))
+    slack = 0.1 * _ROUNDED  # the seconds have few digits, too
+    explained = all_of_it.between(least * (1.0 - slack), most * (1.0 + slack))
     return tokens.where(~explained, all_of_it)
 
 

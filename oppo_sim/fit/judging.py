@@ -27,7 +27,7 @@ _BEYOND_WHOLE: Final = 0.1
 _BY_MODEL: Final = 0.05
 """Standard deviation of the logarithm of a metric for a model e times as large as the nearest that was
 fitted: by how much the cost model's seconds may grow otherwise than a machine's. A step of 7B predicted from
-runs of 0.5B was 11 to 13 % off, 2.6 of these; of 1.5B from 3B 2 to 4 % (experiments/public_gpu)."""
+runs of 0.5B (2.7 factors e) was 11 to 13 % off, of 1.5B from 3B (0.7) 4 % (experiments/public_gpu)."""
 
 
 class Prediction(NamedTuple):

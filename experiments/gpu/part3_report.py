@@ -96,7 +96,7 @@ def rows_of(
 
 def group_of(name: str, rows: Sequence[Row]) -> Group:
     """Speed-ups, order and choice within a group."""
-    from oppo_real.validate.compare import rank_agreement
+    from scipy.stats import kendalltau
 
     base = next((row for row in rows if row.label == BASELINE), None)
     speedups = {
@@ -105,7 +105,7 @@ def group_of(name: str, rows: Sequence[Row]) -> Group:
         if base is not None and row is not base
     }
     tau = (
-        rank_agreement([row.predicted for row in rows], [row.measured for row in rows])
+        float(kendalltau([row.predicted for row in rows], [row.measured for row in rows]).statistic)
         if len(rows) > 1
         else nan
     )

@@ -80,9 +80,8 @@ class Speedup:
 
 
 @dataclass(frozen=True)
-class Swap:
-    """Two policies that are measured in the other order than predicted. Ratios of step seconds, the first's
-    over the second's."""
+class Pair:
+    """Two policies beside each other. Ratios of step seconds, the first's over the second's."""
 
     first: str
     second: str
@@ -90,6 +89,11 @@ class Swap:
     measured: float
     low: float
     high: float
+
+    @property
+    def swapped(self) -> bool:
+        """Measured in the other order than predicted."""
+        return (self.predicted - 1.0) * (self.measured - 1.0) < 0.0
 
     @property
     def told_apart(self) -> bool:
@@ -125,13 +129,27 @@ class PredictionAccuracy:
     work: Mapping[str, Mapping[str, Prediction]]
     """Counts a step, after the warm-up."""
     speedups: Sequence[Speedup]
-    rank_agreement: float
-    """Kendall's tau-b of the policies by step time, 1: the same order."""
     agreements: Sequence[Agreement]
     warmup_steps: int
     shares: Mapping[str, Mapping[str, Distribution]] = field(default_factory=dict)
     """By policy, of ``columns.DISTRIBUTIONS``."""
-    swaps: Sequence[Swap] = ()
+    pairs: Sequence[Pair] = ()
+    """Of all policies."""
+
+    @property
+    def swaps(self) -> tuple[Pair, ...]:
+        """Pairs that are measured in the other order than predicted."""
+        return tuple(pair for pair in self.pairs if pair.swapped)
+
+    @property
+    def rank_agreement(self) -> float:
+        """Kendall's tau-b of the policies by step time: 1 where no pair is in the other order, −1 where all
+        are; NaN where one side tells no two apart. Of pairs, so that runs of one round stay together."""
+        predicted, measured = np.sign(
+            [(pair.predicted - 1.0, pair.measured - 1.0) for pair in self.pairs] or [(0.0, 0.0)]
+        ).T
+        ordered = float(np.sqrt((predicted**2).sum() * (measured**2).sum()))
+        return float(predicted @ measured) / ordered if ordered else nan
 
     @property
     def unsettled(self) -> tuple[Speedup, ...]:
@@ -140,11 +158,12 @@ class PredictionAccuracy:
 
     @property
     def regret(self) -> float:
-        """How much longer a step measured takes under the policy that is predicted fastest, over the fastest
-        measured; a share of 1."""
-        steps = {policy: cells["step"] for policy, cells in self.stages.items()}
-        chosen = min(steps, key=lambda policy: steps[policy].predicted)
-        return steps[chosen].measured / min(step.measured for step in steps.values()) - 1.0
+        """By how much a measured step of the policy that is predicted fastest is longer than one of the policy
+        it loses most to; a share of 1, 0 where it loses to none."""
+        chosen = min(self.stages, key=lambda policy: self.stages[policy]["step"].predicted)
+        ratios = [pair.measured for pair in self.pairs if pair.first == chosen]
+        ratios += [1.0 / pair.measured for pair in self.pairs if pair.second == chosen]
+        return max([1.0, *ratios]) - 1.0
 
     def largest_error(self, policy: str) -> tuple[str, float]:
         """The stage whose error moves the step most, and by what share of the measured step."""
@@ -194,10 +213,6 @@ def compare_predictions(
         steps={policy: _by_step(predicted[policy], measured[policy]) for policy in measured},
         work={policy: _work(predicted[policy], measured[policy], warmup_steps) for policy in measured},
         speedups=_speedups(predicted, measured, warmup_steps, alternatives, seed, run_spread),
-        rank_agreement=rank_agreement(
-            [mean_seconds(runs, "step", warmup_steps) for runs in predicted.values()],
-            [mean_seconds(measured[policy], "step", warmup_steps) for policy in predicted],
-        ),
         agreements=[
             agreement(policy, repeat, predicted[policy][min(repeat, len(predicted[policy]) - 1)], views)
             for policy, runs in measured.items()
@@ -205,7 +220,7 @@ def compare_predictions(
         ],
         warmup_steps=warmup_steps,
         shares={policy: _shares(predicted[policy], measured[policy], warmup_steps) for policy in measured},
-        swaps=_swaps(predicted, measured, warmup_steps, seed),
+        pairs=_pairs(predicted, measured, warmup_steps, seed),
     )
 
 
@@ -340,21 +355,21 @@ def _speedups(
     return found
 
 
-def _swaps(
+def _pairs(
     predicted: Mapping[str, Sequence[Views]], measured: Mapping[str, Sequence[Views]], warmup: int, seed: int
-) -> list[Swap]:
+) -> list[Pair]:
     found = []
     for first, second in combinations(measured, 2):
         there = mean_seconds(predicted[first], "step", warmup) / mean_seconds(
             predicted[second], "step", warmup
         )
+        low, high = bootstrap_speedup(
+            _seconds(measured[first], warmup),
+            _seconds(measured[second], warmup),
+            stream_key(seed, f"validate/swap/{first}/{second}"),
+        )
         here = measured_speedup(measured[first], measured[second], warmup)
-        if (there - 1.0) * (here - 1.0) < 0.0:
-            key = stream_key(seed, f"validate/swap/{first}/{second}")
-            low, high = bootstrap_speedup(
-                _seconds(measured[first], warmup), _seconds(measured[second], warmup), key
-            )
-            found.append(Swap(first, second, there, here, low, high))
+        found.append(Pair(first, second, there, here, low, high))
     return found
 
 
@@ -388,14 +403,6 @@ def percentile_interval(values: Sequence[float]) -> tuple[float, float]:
     tail = (1.0 - CONFIDENCE) / 2.0
     low, high = np.quantile(np.array(values), [tail, 1.0 - tail])
     return float(low), float(high)
-
-
-def rank_agreement(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """Kendall's tau-b: 1 where both order the policies alike, −1 where the order is reversed; NaN where all
-    are equal."""
-    from scipy.stats import kendalltau
-
-    return float(kendalltau(list(predicted), list(measured)).statistic)
 
 
 # ---- decisions ---------------------------------------------------------------------------------------------

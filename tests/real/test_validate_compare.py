@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from math import isnan, nan
+from math import isnan, nan, sqrt
 
 import numpy as np
 import pytest
@@ -17,7 +17,6 @@ from oppo_real.validate.compare import (
     measured_speedup,
     middle,
     percentile_interval,
-    rank_agreement,
 )
 from oppo_real.validate.measure import MeasuredRun, Turn, plan_turns, run_from_plain
 from oppo_real.validate.present import share_rows, speedup_rows
@@ -176,10 +175,24 @@ def test_policies_in_the_other_order_are_named_and_whether_the_repeats_show_it()
 
 
 def test_rank_agreement_is_kendalls_tau() -> None:
-    assert rank_agreement([1, 2, 3, 4], [10, 20, 30, 40]) == 1
-    assert rank_agreement([1, 2, 3, 4], [40, 30, 20, 10]) == -1
+    def of(predicted: list[float], measured: list[float]) -> float:
+        runs = [{str(place): [run(value)] for place, value in enumerate(row)} for row in (predicted, measured)]
+        return compare_predictions(*runs, 0).rank_agreement
+
+    assert of([1, 2, 3, 4], [10, 20, 30, 40]) == 1
+    assert of([1, 2, 3, 4], [40, 30, 20, 10]) == -1
     # Of six pairs one is turned: (5 − 1) / 6.
-    assert rank_agreement([1, 2, 3, 4], [10, 30, 20, 40]) == pytest.approx(4 / 6)
+    assert of([1, 2, 3, 4], [10, 30, 20, 40]) == pytest.approx(4 / 6)
+    # A tie in one side: tau-b, (2 − 0) / √(2 · 3).
+    assert of([1, 1, 2], [10, 20, 30]) == pytest.approx(2 / sqrt(6))
+    assert isnan(of([1, 1], [10, 20]))
+
+
+def test_order_is_that_of_the_rounds_as_the_speed_up_is() -> None:
+    # By the medians b is faster (10 over 9); in four of five rounds it is slower.
+    measured = {"a": [run(s) for s in (10, 8, 20, 5, 30)], "b": [run(s) for s in (9, 8.5, 21, 5.2, 31)]}
+    found = compare_predictions({"a": [run(5)], "b": [run(6)]}, measured, 0)
+    assert (found.rank_agreement, found.regret, found.swaps) == (1, 0, ())
 
 
 def test_the_first_other_decision_is_named_with_its_cause() -> None:

@@ -2,13 +2,14 @@
 
 import json
 from functools import partial
+from math import nan
 from pathlib import Path
 
 import pytest
 
 from oppo_real.calibrate.plan import sizes_of
 from oppo_real.validate import search
-from oppo_real.validate.compare import Prediction, PredictionAccuracy
+from oppo_real.validate.compare import Pair, Prediction, PredictionAccuracy
 from oppo_real.validate.search import have_search
 from oppo_real.validate.variants import variant_of, variants_of_search
 from oppo_sim import columns as c
@@ -168,9 +169,17 @@ def test_what_cannot_be_run_is_refused_before_a_search(tmp_path: Path) -> None:
 
 
 def test_regret_is_what_the_predicted_choice_costs() -> None:
-    def step(predicted: float, measured: float) -> dict[str, Prediction]:
-        return {"step": Prediction(predicted, measured, measured, measured)}
+    def step(predicted: float) -> dict[str, Prediction]:
+        return {"step": Prediction(predicted, nan, nan, nan)}
 
-    stages = {"sequential": step(10.0, 11.0), "intra": step(8.0, 9.0), "oppo": step(8.5, 7.5)}
-    accuracy = PredictionAccuracy(stages, {}, {}, [], 1.0, [], 0)
+    stages = {"sequential": step(10.0), "intra": step(8.0), "oppo": step(8.5)}
+    pairs = [
+        Pair("sequential", "intra", 10.0 / 8.0, 11.0 / 9.0, nan, nan),
+        Pair("sequential", "oppo", 10.0 / 8.5, 11.0 / 7.5, nan, nan),
+        Pair("intra", "oppo", 8.0 / 8.5, 9.0 / 7.5, nan, nan),
+    ]
+    accuracy = PredictionAccuracy(stages, {}, {}, [], [], 0, pairs=pairs)
     assert accuracy.regret == pytest.approx(9.0 / 7.5 - 1.0)
+    assert accuracy.swaps == (pairs[2],)
+    assert accuracy.rank_agreement == pytest.approx(1 / 3)
+    assert PredictionAccuracy(stages, {}, {}, [], [], 0, pairs=pairs[:2]).regret == 0

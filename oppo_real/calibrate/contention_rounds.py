@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,15 +31,14 @@ class _Answer(RuntimeError):
 
 def measure_contention(
     open_bench: Callable[[], Bench],
-    meetings: Sequence[Meeting],
+    rounds: Mapping[Meeting, int],
     *,
-    rounds: int = 3,
     window_s: float = 1.0,
     cores: Sequence[int] | None = None,
     enough_time: Callable[[float], bool] = lambda seconds: True,
 ) -> Iterator[tuple[Meeting, Round]]:
-    """Run both activities of a meeting alone, then together, each meeting in turn, ``rounds`` times, in two
-    processes that are kept for all.
+    """Run both activities of a meeting alone, then together, each meeting in turn until it has its
+    ``rounds``, in two processes that are kept for all.
 
     Args:
         open_bench: makes the engines; called in both processes, so it must be picklable.
@@ -51,9 +50,12 @@ def measure_contention(
     Raises OppoError if a process cannot build its engines or ends early.
     """
     windows: dict[Meeting, float] = {}
+    meetings = tuple(rounds)
     with _workers(open_bench, meetings, cores) as (workers, held):
-        for _ in range(rounds):
+        for done in range(max(rounds.values(), default=0)):
             for number, meeting in enumerate(meetings):
+                if rounds[meeting] <= done:
+                    continue
                 if not enough_time(4 * windows.get(meeting, window_s)):
                     return
                 if meeting not in windows:

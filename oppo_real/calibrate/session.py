@@ -56,9 +56,16 @@ class Effort:
     """Of one turn in the measurement of contention."""
     rounds: int = 6
     """Of contention."""
+    update_rounds: int | None = None
+    """Of contention with an update, which is reported and nothing is predicted from; None: as many."""
     cores: tuple[int, ...] | None = None
     """CPU cores on which activities meet; None: all of the process."""
     seed: int = 0
+
+    def rounds_of(self, meeting: Meeting) -> int:
+        """Rounds that a meeting is to have."""
+        updates = "train" in meeting.activities and self.update_rounds is not None
+        return min(self.rounds, self.update_rounds or 0) if updates else self.rounds
 
 
 @dataclass(frozen=True)
@@ -228,22 +235,25 @@ def _measure_contention(
     keys = {meeting: _meeting_key(meeting, effort) for meeting in meetings}
     found: dict[Meeting, list[Round]] = {meeting: [] for meeting in meetings}
     for meeting in meetings:
-        while len(found[meeting]) < effort.rounds and (
+        while len(found[meeting]) < effort.rounds_of(meeting) and (
             plain := cache.get(keys[meeting], len(found[meeting]))
         ):
             found[meeting].append(Round(*(tuple(plain[name]) for name in Round._fields)))
-    missing = effort.rounds - min(len(rounds) for rounds in found.values())
+    missing = {
+        meeting: wanted
+        for meeting, rounds in found.items()
+        if (wanted := effort.rounds_of(meeting) - len(rounds)) > 0
+    }
 
     def enough_time(seconds: float) -> bool:
         return perf_counter() - start + seconds <= effort.budget_s
 
     # Some rounds are better than none.
     left = effort.budget_s - (perf_counter() - start) - building
-    if missing >= 1 and left >= 4 * effort.window_s:
+    if missing and left >= 4 * effort.window_s:
         for meeting, measured in measure_contention(
             open_here,
-            [meeting for meeting in meetings if len(found[meeting]) < effort.rounds],
-            rounds=missing,
+            missing,
             window_s=effort.window_s,
             cores=effort.cores,
             enough_time=enough_time,

@@ -158,8 +158,8 @@ class PredictionAccuracy:
 
     @property
     def regret(self) -> float:
-        """By how much a measured step of the policy that is predicted fastest is longer than one of the policy
-        it loses most to; a share of 1, 0 where it loses to none."""
+        """By how much a measured step of the policy that is predicted fastest is longer than one of the
+        policy it loses most to; a share of 1, 0 where it loses to none."""
         chosen = min(self.stages, key=lambda policy: self.stages[policy]["step"].predicted)
         ratios = [pair.measured for pair in self.pairs if pair.first == chosen]
         ratios += [1.0 / pair.measured for pair in self.pairs if pair.second == chosen]

@@ -230,6 +230,7 @@ class Calibrating:
             budget_s=max(1.0, (effort.budget_s - self._spent) / (request.repeats - self._passes + 1)),
             asked_s=effort.budget_s,
             rounds=each * self._passes,
+            update_rounds=self._passes,
             cores=self._together,
         )
         begun = perf_counter()

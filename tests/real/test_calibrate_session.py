@@ -3,7 +3,7 @@ after an interruption."""
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -264,9 +264,9 @@ def test_other_work_is_told_and_only_what_the_budget_left_out_is_incomplete(
     left_out = 1
 
     def rounds(
-        open_bench: Any, meetings: Sequence[Meeting], **settings: Any
+        open_bench: Any, rounds: Mapping[Meeting, int], **settings: Any
     ) -> Iterator[tuple[Meeting, Round]]:
-        for meeting in meetings[: len(meetings) - left_out]:
+        for meeting in list(rounds)[: len(rounds) - left_out]:
             yield meeting, Round((1.0, 1.0), (1.25, 1.25), taken=(0.2, 0.2))
 
     monkeypatch.setattr("oppo_real.calibrate.session.measure_contention", rounds)
@@ -280,6 +280,30 @@ def test_other_work_is_told_and_only_what_the_budget_left_out_is_incomplete(
     session = measure_session(SUBJECT, SIZES, tmp_path, effort)
     assert session.notes == (other,)
     assert session.complete
+
+
+def test_rounds_with_an_update_are_as_many_as_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[dict[tuple[str, str], int]] = []
+
+    def rounds(
+        open_bench: Any, rounds: Mapping[Meeting, int], **settings: Any
+    ) -> Iterator[tuple[Meeting, Round]]:
+        asked.append({meeting.activities: count for meeting, count in rounds.items()})
+        for meeting, count in rounds.items():
+            yield from [(meeting, Round((1.0, 1.0), (1.25, 1.25)))] * count
+
+    monkeypatch.setattr("oppo_real.calibrate.session.measure_contention", rounds)
+    for every, updates in ((4, 1), (8, 2)):
+        effort = replace(EFFORT, contention=True, rounds=every, update_rounds=updates)
+        session = measure_session(SUBJECT, SIZES, tmp_path, effort)
+        assert session.complete
+        assert {len(one.by_round) for one in session.decode_beside_score} == {every}
+        assert {len(one.by_round) for one in session.contention} == {every, updates}
+    assert asked == [{("decode", "score"): 4, ("decode", "train"): 1, ("score", "train"): 1}] * 2
+    assert measure_session(SUBJECT, SIZES, tmp_path, effort).complete
+    assert len(asked) == 2
 
 
 def test_a_damaged_or_foreign_cached_point_is_measured_again(tmp_path: Path) -> None:

@@ -176,7 +176,9 @@ def test_policies_in_the_other_order_are_named_and_whether_the_repeats_show_it()
 
 def test_rank_agreement_is_kendalls_tau() -> None:
     def of(predicted: list[float], measured: list[float]) -> float:
-        runs = [{str(place): [run(value)] for place, value in enumerate(row)} for row in (predicted, measured)]
+        runs = [
+            {str(place): [run(value)] for place, value in enumerate(row)} for row in (predicted, measured)
+        ]
         return compare_predictions(*runs, 0).rank_agreement
 
     assert of([1, 2, 3, 4], [10, 20, 30, 40]) == 1

@@ -70,7 +70,19 @@ def test_presets_differ_by_what_a_user_configures() -> None:
     )
     # Engines that prepare the next iteration beside this one wait for the device alone.
     assert seconds["trtllm"][0] < seconds["sglang"][0] < seconds["vllm"][0] < seconds["generate"][0]
-    assert find_host("vllm-async") is HOSTS["vllm-async"]
+    assert find_host("vllm-async", DEVICES["H100"]) is HOSTS["vllm-async"]
+
+
+@pytest.mark.parametrize(
+    ("device", "launch_s"), [("A100-80", 6e-4), ("L40S", 6e-4), ("H100-PCIe", 3.5e-4), ("GB200", 3.5e-4)]
+)
+def test_launches_of_an_eager_engine_are_those_of_the_machines_that_a_device_comes_in(
+    device: str, launch_s: float
+) -> None:
+    host = find_host("vllm-eager", DEVICES[device])
+    assert host == HOSTS["vllm-eager"].model_copy(update={"launch_per_layer_s": launch_s})
+    own = HostOverheads(launch_per_layer_s=1e-3)
+    assert find_host(own, DEVICES[device]) is own
 
 
 # Milliseconds a token of Llama 3.1 70B in fp8 with vLLM and CUDA graphs, input 1,024, output 8,192 (prefills of

@@ -216,6 +216,7 @@ def test_a_trainers_products_reach_less_than_a_serving_engines() -> None:
         "B200": 0.65,
         # A card of 300 W, and one whose best product is known.
         "A100-80-PCIe": 0.73 * 252.9 / 271.2,
+        "H20": 0.73 * (141.9 / 148.0) / (789.2 / 989.5),
         "MI300X": 668.4 / 1307.4,
     }
     for name, share in expected.items():

@@ -49,19 +49,23 @@ _A100 = Achieved(gemm=0.80, attention=0.64, memory=0.75, layer_latency_s=6.7e-5)
 _H100 = Achieved(gemm=0.77, attention=0.67, memory=0.89, layer_latency_s=4.1e-5)
 _H200 = Achieved(gemm=0.75, attention=0.62, memory=0.87, layer_latency_s=4.2e-5)
 _L40S = Achieved(gemm=0.65, attention=0.39, memory=0.79, layer_latency_s=1.0e-5)
-_POWER = {"A100-80-PCIe": 252.9 / 271.2}
-"""Of a card of 300 W, what its products reach of those of 400 W: TFLOP/s of PyTorch's best bf16 products on
-A100 PCIe and SXM (github.com/stas00/ml-engineering @744d01e1, compute/accelerator)."""
+_PRODUCTS = {"A100-80-PCIe": 252.9 / 271.2, "H20": (141.9 / 148.0) / (789.2 / 989.5)}
+"""What products reach of the peak, over what they reach on the device that shares the table: TFLOP/s of
+PyTorch's best bf16 products. A card of 300 W beside one of 400 W (github.com/stas00/ml-engineering @744d01e1,
+compute/accelerator); an H20, whose few units are never short of power, beside an H100
+(github.com/zzc0721/torch-performance-test-data @bbb8e247, database.md)."""
 _ACHIEVED = {
     "A100-40": _A100,
     "A100-80": _A100,
     "A800-40": _A100,
     "A800-80": _A100,
-    "A100-80-PCIe": _A100._replace(gemm=_A100.gemm * _POWER["A100-80-PCIe"]),
+    "A100-80-PCIe": _A100._replace(gemm=_A100.gemm * _PRODUCTS["A100-80-PCIe"]),
     "A30": _A100,
     "H100": _H100,
     "H800": _H100,
-    "H20": _H100,
+    # Attention: FlashAttention 3 of 2,048 tokens (github.com/Dao-AILab/flash-attention/issues/1310), 0.73 with a
+    # causal mask and 0.85 without; FlashMLA's reaches 0.87 (github.com/deepseek-ai/FlashMLA/issues/30).
+    "H20": _H100._replace(gemm=_H100.gemm * _PRODUCTS["H20"], attention=0.80),
     "H100-PCIe": _H100,
     "H200": _H200,
     "GH200": _H200,
@@ -76,11 +80,11 @@ _ACHIEVED = {
     "L20": _L40S,
     "L40S": _L40S,
     "RTX-PRO-6000": Achieved(gemm=0.82, attention=0.68, memory=0.93, layer_latency_s=3.2e-5),
-    # No kernel of a layer was measured; PyTorch's best bf16 products are (as in ``_POWER``).
+    # No kernel of a layer was measured; PyTorch's best bf16 products are (as in ``_PRODUCTS``).
     "MI300X": _GENERAL._replace(gemm=668.4 / 1307.4),
 }
 """Devices without a table of their own have that of the same architecture (A800, A30, PCIe cards: A100; H800,
-H20, PCIe cards: H100; GH200: H200; L4, L20: L40S)."""
+H20, PCIe cards: H100; GH200: H200; L4, L20: L40S), products as ``_PRODUCTS`` says."""
 
 
 def _by_degree(*pairs: tuple[float, float]) -> dict[int, Collective]:
@@ -120,7 +124,7 @@ TRAINER_GEMM = 0.73
 def trainer_shares(device: Device, given: Achievable) -> Achievable:
     """``given`` with what a trainer's forward reaches where it says nothing."""
     known = achieved(device, given)
-    most = TRAINER_GEMM * _POWER.get(device.name, 1.0)
+    most = TRAINER_GEMM * _PRODUCTS.get(device.name, 1.0)
     gemm = min(known.gemm, most) if given.gemm is None else given.gemm
     latency_s = 0.0 if given.layer_latency_s is None else given.layer_latency_s
     return given.model_copy(update={"gemm": gemm, "layer_latency_s": latency_s})

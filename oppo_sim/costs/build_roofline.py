@@ -17,11 +17,12 @@ from oppo_sim.costs.scoring import SummedPrefill
 def rollout_engine(parts: Parts) -> RooflineEngine:
     """One replica. Raises OppoError for a dtype that the device lacks."""
     rollout = parts.rollout
-    host = find_host(rollout.host).on(parts.models.actor.num_hidden_layers, rollout.tensor_parallel)
+    layers, device = parts.models.actor.num_hidden_layers, parts.devices.rollout
+    host = find_host(rollout.host, device).on(layers, rollout.tensor_parallel)
     kv_bytes = 1.0 if rollout.kv_cache_dtype == "fp8" else value_bytes(rollout.dtype)
     engine = RooflineEngine(
         shape=parts.models.actor,
-        device=parts.devices.rollout,
+        device=device,
         tensor_parallel=rollout.tensor_parallel,
         dtype=rollout.dtype,
         kv_bytes=kv_bytes,
@@ -40,7 +41,7 @@ def scoring_worker(parts: Parts) -> PrefillCost:
 
     def engine(shape: ModelShape, logits: Logits) -> RooflineEngine:
         degree, dtype = reward.tensor_parallel, reward.dtype
-        host = find_host(reward.host).on(shape.num_hidden_layers, degree)
+        host = find_host(reward.host, devices.scoring).on(shape.num_hidden_layers, degree)
         kv_bytes = value_bytes(dtype)
         return RooflineEngine(
             shape, devices.scoring, degree, dtype, kv_bytes, reward.achievable, host, logits

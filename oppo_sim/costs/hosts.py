@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from oppo_sim.costs.device import Device
 from oppo_sim.costs.strict import Count, NonNegative, Strict
 
 
@@ -70,6 +71,16 @@ loop, a KV cache concatenated anew."""
 HostRef = Literal["vllm", "vllm-eager", "vllm-async", "sglang", "trtllm", "generate"] | HostOverheads
 
 
-def find_host(host: HostRef) -> HostOverheads:
-    """A preset, or overheads given inline."""
-    return host if isinstance(host, HostOverheads) else HOSTS[host]
+EAGER_LAUNCH_HOPPER_S = 3.5e-4
+"""``launch_per_layer_s`` of ``vllm-eager`` in machines of Hopper and later, whose processors are younger than
+those beside an A100: with models of 7B and more three of H100 took 0.28 to 0.38 ms (docs/costs.md)."""
+_HOPPER_AND_LATER = ("H100", "H800", "H20", "H200", "GH200", "B200", "GB200", "B300", "GB300")
+
+
+def find_host(host: HostRef, device: Device) -> HostOverheads:
+    """Overheads given inline, or a preset, as machines with the device have it."""
+    if isinstance(host, HostOverheads):
+        return host
+    if host == "vllm-eager" and device.name.startswith(_HOPPER_AND_LATER):
+        return HOSTS[host].model_copy(update={"launch_per_layer_s": EAGER_LAUNCH_HOPPER_S})
+    return HOSTS[host]

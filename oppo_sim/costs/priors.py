@@ -65,9 +65,7 @@ TABLE: Final = (
     Row("score", "assumed", 1.0, 0.2, "as prefill"),
     Row("host", "measured", 1.0, 0.05, _PROFILE),
     Row("host", "vllm", 1.0, 0.4, f"{_SERVED}: 4 % of a token, of which a third is the host's"),
-    Row(
-        "host", "vllm-eager", 1.0, 0.5, f"{_SPLITWISE}: +12 % on A100, -38 % on H100, where launches bound it"
-    ),
+    Row("host", "vllm-eager", 1.0, 0.5, f"{_SPLITWISE} and two logs of H100, where launches bound it"),
     Row("host", "vllm-async", 1.0, 0.4, f"{_VERL}: 0.3 to 0.6 of the preset, with decode × 1.3 to 1.8"),
     Row("host", "sglang", 1.0, 0.4, f"{_SERVED}: 6 % of a token"),
     Row("host", "trtllm", 1.0, 0.4, "its preset has no seconds of the host: nothing to scale"),

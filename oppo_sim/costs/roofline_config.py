@@ -83,7 +83,9 @@ class ShapedCosts(CostSection):
                 "parameters": self.model_dump(mode="json"),
                 "models": _plain(shapes),
                 "devices": _plain(places),
-                "hosts": _plain({"rollout": actor.host, "scoring": find_host(self.reward_model.host)}),
+                "hosts": _plain(
+                    {"rollout": actor.host, "scoring": find_host(self.reward_model.host, devices.scoring)}
+                ),
                 "training": context.training.model_dump(mode="json"),
                 "derived": derived,
             },

@@ -41,6 +41,11 @@ HOST_SECONDS = tuple(name for name in HostOverheads.model_fields if name.endswit
 VLLM_BATCH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Batch sizes that vLLM captures as CUDA graphs by default."""
 
+OLDER_MACHINE = 1.8
+"""Seconds of the host in machines of Ampere over those in machines of Hopper, whose processors are younger:
+1.7, 1.8 and 2.0 by launches, seconds a rollout and waits of ranks, each fitted in both (docs/costs.md)."""
+_OLDER_MACHINES = ("A100", "A800", "A30", "A40")
+
 _VLLM = HostOverheads(
     per_iteration_s=4.5e-4,
     per_rollout_s=3.5e-5,
@@ -50,11 +55,13 @@ _VLLM = HostOverheads(
 
 HOSTS = {
     "vllm": _VLLM,
-    "vllm-eager": _VLLM.model_copy(update={"launch_per_layer_s": 6e-4, "captured_batch_sizes": ()}),
+    "vllm-eager": _VLLM.model_copy(
+        update={"launch_per_layer_s": 6e-4 / OLDER_MACHINE, "captured_batch_sizes": ()}
+    ),
     "vllm-async": HostOverheads(
-        per_iteration_s=2.1e-3,
-        per_rollout_s=6.4e-5,
-        rank_wait_s=1.4e-6,
+        per_iteration_s=2.1e-3 / OLDER_MACHINE,
+        per_rollout_s=6.4e-5 / OLDER_MACHINE,
+        rank_wait_s=1.4e-6 / OLDER_MACHINE,
         captured_batch_sizes=VLLM_BATCH_SIZES,
     ),
     "sglang": HostOverheads(per_rollout_s=1.7e-5, captured_batch_sizes=VLLM_BATCH_SIZES),
@@ -66,21 +73,17 @@ HOSTS = {
 """``vllm``: CUDA graphs. ``vllm-eager``: ``enforce_eager``, a launch per kernel. ``vllm-async``: the server
 that verl runs (``rollout.mode: async``), whose every token passes an event loop. ``sglang``, ``trtllm``: the
 next iteration is prepared while the device computes this one. ``generate``: a transformers
-loop, a KV cache concatenated anew."""
+loop, a KV cache concatenated anew. In a machine with devices of Hopper; ``find_host`` knows the others."""
 
 HostRef = Literal["vllm", "vllm-eager", "vllm-async", "sglang", "trtllm", "generate"] | HostOverheads
 
 
-EAGER_LAUNCH_HOPPER_S = 3.5e-4
-"""``launch_per_layer_s`` of ``vllm-eager`` in machines of Hopper and later, whose processors are younger than
-those beside an A100: with models of 7B and more three of H100 took 0.28 to 0.38 ms (docs/costs.md)."""
-_HOPPER_AND_LATER = ("H100", "H800", "H20", "H200", "GH200", "B200", "GB200", "B300", "GB300")
-
-
 def find_host(host: HostRef, device: Device) -> HostOverheads:
-    """Overheads given inline, or a preset, as machines with the device have it."""
+    """Overheads given inline, or a preset in the machines that the device comes in. ``generate`` is the same
+    in all: it was measured in one."""
     if isinstance(host, HostOverheads):
         return host
-    if host == "vllm-eager" and device.name.startswith(_HOPPER_AND_LATER):
-        return HOSTS[host].model_copy(update={"launch_per_layer_s": EAGER_LAUNCH_HOPPER_S})
-    return HOSTS[host]
+    preset = HOSTS[host]
+    if host == "generate" or not device.name.startswith(_OLDER_MACHINES):
+        return preset
+    return preset.model_copy(update={name: OLDER_MACHINE * getattr(preset, name) for name in HOST_SECONDS})

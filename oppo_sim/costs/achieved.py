@@ -63,8 +63,8 @@ _ACHIEVED = {
     "A30": _A100,
     "H100": _H100,
     "H800": _H100,
-    # Attention: FlashAttention 3 of 2,048 tokens (github.com/Dao-AILab/flash-attention/issues/1310), 0.73 with a
-    # causal mask and 0.85 without; FlashMLA's reaches 0.87 (github.com/deepseek-ai/FlashMLA/issues/30).
+    # Attention: FlashAttention 3 of 2,048 tokens, 0.73 with a causal mask and 0.85 without
+    # (github.com/Dao-AILab/flash-attention/issues/1310); FlashMLA 0.87 (deepseek-ai/FlashMLA/issues/30).
     "H20": _H100._replace(gemm=_H100.gemm * _PRODUCTS["H20"], attention=0.80),
     "H100-PCIe": _H100,
     "H200": _H200,

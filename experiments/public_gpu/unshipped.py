@@ -47,7 +47,10 @@ UNSHIPPED = {
         f"play_verl_{run}": Unshipped("8 × H100", "verl, vLLM eager", play_verl(f"play_verl_{run}"))
         for run in ("05b_grpo", "05b_ppo", "7b_min", "7b_recommended")
     },
-    "qwen3_8b_h20": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20()),
+    **{
+        f"qwen3_8b_h20{run}": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20())
+        for run in ("", "_drgrpo", "_aggonly")
+    },
 }
 """By name; where their logs are stands in data/README.md."""
 

@@ -7,7 +7,9 @@ field, a parameter, a class).
 import dataclasses
 import importlib
 import inspect
+import logging
 import os
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +65,7 @@ def require_vllm() -> Any:
         )
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    _quiet()
     try:
         vllm = importlib.import_module("vllm")
         for name in ("vllm.inputs", "vllm.v1.engine.llm_engine", "vllm.v1.request"):
@@ -76,6 +79,14 @@ def require_vllm() -> Any:
             " anything imports vllm."
         )
     return vllm
+
+
+def _quiet() -> None:
+    """What vLLM, and torch under it, tell at every start would tear a progress line of every run: lines of
+    its log before it has set one up, names that torch will drop, and on a CPU where memory is bound."""
+    logging.getLogger("vllm").addHandler(logging.NullHandler())
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"vllm\b")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded
 
 
 def probe_vllm() -> VllmFeatures:

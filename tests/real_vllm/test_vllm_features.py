@@ -1,5 +1,7 @@
 """What is found in the vLLM that is installed."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,12 @@ def test_the_installed_vllm_has_what_the_engines_need() -> None:
     assert features.request_state
     assert features.pause_scheduling
     assert features.cache_salt
+
+
+def test_nothing_of_vllms_own_comes_to_the_terminal_when_it_is_imported() -> None:
+    code = "from oppo_real.engines.vllm_probe import require_vllm; require_vllm()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_companion_for_another_torch_is_named_with_the_real_vllm(tmp_path: Path) -> None:

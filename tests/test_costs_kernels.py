@@ -210,7 +210,8 @@ def test_a_stand_in_is_scaled_by_the_ratio_of_what_bounds_it() -> None:
     # One token reads all weights: bandwidth. Many tokens: arithmetic, but for element-wise kernels. Cached keys and
     # values: bandwidth.
     assert ours.rows.seconds[0] / theirs.rows.seconds[0] == pytest.approx(3350 / 4000, rel=1e-6)
-    assert ours.rows.seconds[-1] / theirs.rows.seconds[-1] == pytest.approx(989.5 / 148, rel=0.15)
+    peaks, shares = 989.5 / 148, (789.2 / 989.5) / (141.9 / 148)  # an H20 reaches more of its peak
+    assert ours.rows.seconds[-1] / theirs.rows.seconds[-1] == pytest.approx(peaks * shares, rel=0.15)
     assert ours.decode_attention.seconds[3][9] / theirs.decode_attention.seconds[3][9] == pytest.approx(
         3350 / 4000
     )

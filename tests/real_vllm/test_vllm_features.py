@@ -39,7 +39,9 @@ def test_the_installed_vllm_has_what_the_engines_need() -> None:
 
 def test_nothing_of_vllms_own_comes_to_the_terminal_when_it_is_imported() -> None:
     code = "from oppo_real.engines.vllm_probe import require_vllm; require_vllm()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=300
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -64,8 +64,9 @@ class Effort:
 
     def rounds_of(self, meeting: Meeting) -> int:
         """Rounds that a meeting is to have."""
-        updates = "train" in meeting.activities and self.update_rounds is not None
-        return min(self.rounds, self.update_rounds or 0) if updates else self.rounds
+        if self.update_rounds is None or "train" not in meeting.activities:
+            return self.rounds
+        return min(self.rounds, self.update_rounds)
 
 
 @dataclass(frozen=True)

@@ -338,52 +338,6 @@ def qwen3_8b_h20() -> dict[str, Any]:
     }
 
 
-def verl_pr7804() -> dict[str, Any]:
-    """The scenario of a GRPO run on GSM8K on two A800-80GB PCIe, without its trace: the script with
-    its log (verl-project/verl#7804). verl of September 2026, everything offloaded, micro-batches padded."""
-    actor = {**ACTORS["qwen1_5b_opd"], "tie_word_embeddings": True}  # Qwen2.5-1.5B-Instruct
-    return {
-        "format": "oppo-scenario/1",
-        "name": "verl_pr7804",
-        "rollout_batch_size": 32,
-        "group_size": 4,
-        "max_prompt_length": 512,
-        "max_response_length": 512,
-        "rollout": {"num_replicas": 2, "kv_capacity_tokens": "auto", "max_num_seqs": 32},
-        "training": {
-            "num_ppo_epochs": 2,
-            "num_mini_batches": 8 // 4,
-            "micro_batch_rollouts": 4,
-            "log_prob_micro_batch_rollouts": 4,
-            "ref_micro_batch_rollouts": 4,
-            "remove_padding": False,
-            "reduce_dtype": "float32",
-            "num_gpus": 2,
-            "critic": "none",
-            "gradient_checkpointing": True,
-            "param_offload": True,
-            "optimizer_offload": True,
-            "ref_param_offload": True,
-            "weight_sync": {"kind": "reshard"},
-        },
-        "costs": {
-            "kind": "composed",
-            "device": "A100-80-PCIe",  # of an A800 only the links are slower, and a PCIe card has none
-            "actor_model": actor,
-            "ref_model": actor,
-            "reward_model": {"kind": "verifier"},
-            "rollout": {
-                "tensor_parallel": 1,
-                "host": host_of("async", eager=True),
-                "gpu_memory_utilization": 0.25,
-                "sleep_mode": True,
-                "max_num_batched_tokens": 4096,
-            },
-        },
-        "policy": "sequential",
-    }
-
-
 def host_of(mode: str, eager: bool) -> str:
     """The host preset of vLLM under verl, from `rollout.mode` and `rollout.enforce_eager`."""
     if eager:

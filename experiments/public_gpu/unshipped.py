@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scenarios import GEMMA_2_2B, dstack_h100, play_verl, qwen3_8b_h20, verl_2024, verl_pr7804
+from scenarios import GEMMA_2_2B, dstack_h100, play_verl, qwen3_8b_h20, verl_2024
 from split import UNSHIPPED_SOURCE
 from steps import STAGES, Run, measured_steps
 
@@ -51,7 +51,6 @@ UNSHIPPED = {
         f"qwen3_8b_h20{run}": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20())
         for run in ("", "_drgrpo", "_aggonly")
     },
-    "verl_pr7804": Unshipped("2 × A800 PCIe", "verl, vLLM eager", verl_pr7804()),
 }
 """By name; where their logs are stands in data/README.md."""
 

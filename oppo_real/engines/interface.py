@@ -144,6 +144,9 @@ class Actor(Protocol):
     def counts(self) -> ActorCounts:
         """Work done so far."""
 
+    def reset(self) -> None:
+        """Be as new, for another run: no rollouts, no KV, counts and version from zero. Weights stay."""
+
     def resolved_config(self) -> dict[str, Any]:
         """What the engine really runs with: shape, dtype, device, KV tokens, attention, versions."""
 
@@ -196,6 +199,9 @@ class Scorer(Protocol):
 
     def counts(self) -> ScorerCounts:
         """Work done so far."""
+
+    def reset(self) -> None:
+        """As for an actor."""
 
     def resolved_config(self) -> dict[str, Any]:
         """As for an actor."""

@@ -59,6 +59,10 @@ class KVStore:
     def __contains__(self, rollout_id: int) -> bool:
         return rollout_id in self._extents
 
+    def rollouts(self) -> tuple[int, ...]:
+        """Ids of all that it holds anything of."""
+        return tuple(self._extents)
+
     def length(self, rollout_id: int) -> int:
         """Tokens whose keys and values are here; 0 for a rollout that has none."""
         extent = self._extents.get(rollout_id)

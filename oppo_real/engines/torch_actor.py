@@ -156,6 +156,12 @@ class TorchActor:
             self._decoded, self._prefilled, self._recomputed, self._iterations, self._preemptions
         )
 
+    def reset(self) -> None:
+        """Be as new, with these weights; memory stays allocated."""
+        self.abort([*self._rollouts, *self._kept])
+        self._version = 0
+        self._decoded = self._prefilled = self._recomputed = self._iterations = self._preemptions = 0
+
     def resolved_config(self) -> dict[str, Any]:
         """What the engine really runs with."""
         limits, sampling = self._limits, self._sampling

@@ -6,7 +6,7 @@ piece is in. A reference model can run along (``stream_ref``): it sees the same 
 log-probability of every response token.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,7 +95,7 @@ class TorchScorer:
         self._batches += 1
         return scores
 
-    def release(self, rollout_ids: Sequence[int]) -> None:
+    def release(self, rollout_ids: Iterable[int]) -> None:
         """Forget rollouts without scoring them; ids it holds nothing of are ignored."""
         for rollout_id in rollout_ids:
             self._packed.store.free(rollout_id)
@@ -134,6 +134,12 @@ class TorchScorer:
         """Work done so far."""
         extra = {} if self._reference is None else {"reference_prefilled": self._reference_prefilled}
         return ScorerCounts(self._prefilled, self._appended, self._pieces, self._batches, extra)
+
+    def reset(self) -> None:
+        """Be as new, with these weights; memory stays allocated."""
+        held = () if self._reference is None else self._reference.store.rollouts()
+        self.release({*self._packed.store.rollouts(), *held, *self._finished, *self._prompt_lengths})
+        self._prefilled = self._appended = self._pieces = self._batches = self._reference_prefilled = 0
 
     def resolved_config(self) -> dict[str, Any]:
         """What the engine really runs with."""

@@ -188,12 +188,7 @@ class VllmActor:
             raise OppoError(f"vLLM did not take the weights of version {version}: {error}") from error
         self._version = version
         if not keep_kv:
-            if not self._engine.reset_prefix_cache(reset_running_requests=True):
-                raise OppoError(
-                    "vLLM did not clear the KV of the running rollouts: load weights with keep_kv, or use the"
-                    " torch engine."
-                )
-            self._kept_salts.clear()
+            self._clear_kv()
             for track in self._tracks.values():
                 track.own_kv = False
                 if track.handle is not None:
@@ -202,6 +197,14 @@ class VllmActor:
     def counts(self) -> ActorCounts:
         """Work since the start; tokens made elsewhere count as prefilled. Preemptions are vLLM's own."""
         return self._counts
+
+    def reset(self) -> None:
+        """Be as new, with these weights. Raises ``OppoError`` where vLLM does not clear its cache."""
+        self._drain()
+        self.abort(list(self._tracks))
+        self._clear_kv()
+        self._version = 0
+        self._counts = ActorCounts()
 
     def resolved_config(self) -> dict[str, Any]:
         """As ``describe_engine``, plus the mode."""
@@ -340,6 +343,14 @@ class VllmActor:
         while getattr(in_flight, "batch_queue", None):
             self._iterate()
         self._engine.wake_up(tags=["scheduling"])
+
+    def _clear_kv(self) -> None:
+        if not self._engine.reset_prefix_cache(reset_running_requests=True):
+            raise OppoError(
+                "vLLM did not clear the KV of the running rollouts: load weights with keep_kv, or use the"
+                " torch engine."
+            )
+        self._kept_salts.clear()
 
     def _remove(self, tracks: Iterable[Track]) -> None:
         inside = [track for track in tracks if track.handle is not None]

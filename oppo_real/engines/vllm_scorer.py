@@ -14,7 +14,7 @@ A rollout's score comes from its last piece alone, so it equals a score in one s
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from oppo_real.engines.interface import ScorePiece, ScorerCounts
 from oppo_real.engines.vllm_arguments import POOLING, Sizes, scorer_arguments
@@ -27,6 +27,8 @@ from oppo_real.engines.vllm_engine import (
 )
 from oppo_real.engines.vllm_probe import probe_vllm, require_vllm
 from oppo_sim.errors import OppoError
+
+_NOTHING_DONE: Final = ScorerCounts(extra={"cached": 0, "evicted": 0, "requests": 0})
 
 
 @dataclass
@@ -70,7 +72,7 @@ class VllmScorer:
         sizes = Sizes(dtype, max_model_len, max_num_seqs, kv_capacity_tokens)
         settings = scorer_arguments(folder, self._features.device_type, sizes, engine_args or {})
         self._growing: dict[int, _Growing] = {}
-        self._counts = ScorerCounts(extra={"cached": 0, "evicted": 0, "requests": 0})
+        self._counts = _NOTHING_DONE
         self._engine = start_engine(settings, self._features)
         config = self._engine.vllm_config
         self._max_model_len = int(config.model_config.max_model_len)
@@ -128,6 +130,14 @@ class VllmScorer:
     def counts(self) -> ScorerCounts:
         """Work so far. ``extra``: tokens taken from the cache, prefilled again, requests to vLLM."""
         return replace(self._counts, extra=dict(self._counts.extra))
+
+    def reset(self) -> None:
+        """Be as new, with these weights. Raises ``OppoError`` where vLLM does not empty its cache."""
+        self._growing.clear()
+        # A rollout's salt is its id, under which the next run has other tokens or the same to prefill anew
+        if not self._engine.reset_prefix_cache():
+            raise OppoError("vLLM did not empty the scorer's prefix cache: use the torch scorer.")
+        self._counts = _NOTHING_DONE
 
     def resolved_config(self) -> dict[str, Any]:
         """See ``describe_engine``; ``prefill_block_tokens``: of a rollout that goes on, whole blocks of so

@@ -5,8 +5,12 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
@@ -22,7 +26,7 @@ from oppo_real.placement.connected import (
     start_timeout,
 )
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, parallel_size
-from oppo_real.placement.shared_weights import shared_weights
+from oppo_real.placement.shared_weights import Layout, SharedWeights, layout_of, shared_weights
 from oppo_real.placement.worker import Pin, serve_replica, serve_scorer
 from oppo_sim.errors import OppoError
 
@@ -63,6 +67,95 @@ class _ProcessLink(PipeLink):
         self.process.join(PATIENCE_S)
         return gone(f"{self.name} (process {self.process.pid})", silent(self._limit_s))
 
+    def keep(self) -> bool:
+        """Let the engine be as new, for another run. False: it did not say that it is."""
+        try:
+            self.send("keep")
+            while self.connection.poll(PATIENCE_S):  # what is under way from the run comes first
+                if self.receive()[0] == "kept":
+                    return True
+        except OppoError:
+            pass
+        return False
+
+    def serve(self, asked: Any) -> bool:
+        """Let a kept engine begin another run. False: it is gone."""
+        self._limit_s = start_timeout(self._timeout_s)
+        limit_waiting(self.connection, self._limit_s)
+        try:
+            self.send("serve", asked)
+        except OppoError:
+            _end([self])
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """What a worker process was started with. One that is kept serves runs that ask for the same."""
+
+    serve: Callable[..., None]
+    index: int
+    spec: ActorSpec | ScorerSpec
+    to: Pin
+    layout: Layout | None
+    """Of the weights that a replica reads."""
+    timeout_s: float | None
+
+
+class KeptEngines:
+    """Worker processes whose engines outlive a run, and serve the next that asks for the same ones; and the
+    folder of their models. A context manager, at whose end they are gone.
+
+    The weights of one layout have one block of memory here, so runs follow each other.
+    """
+
+    def __init__(self) -> None:
+        self._folder = TemporaryDirectory(prefix="oppo-models-")
+        self._idle: list[tuple[_Engine, _ProcessLink]] = []
+        self._weights: SharedWeights | None = None
+
+    def __enter__(self) -> "KeptEngines":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end_idle()
+        self._folder.cleanup()
+
+    def models(self, stands_for: str) -> Path:
+        """A folder for models that are alike where ``stands_for`` is."""
+        folder = Path(self._folder.name) / sha256(stands_for.encode()).hexdigest()[:16]
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def weights(self, like: Mapping[str, torch.Tensor]) -> SharedWeights:
+        """Memory for tensors like these, filled with them. Raises OppoError where there is none."""
+        if self._weights is None or self._weights.layout != layout_of(like):
+            self.end_idle()
+            self._weights = shared_weights(like)
+        self._weights.write(like)
+        return self._weights
+
+    def take(self, engine: _Engine) -> _ProcessLink | None:
+        """A process with this engine; None: there is none, and none of another that would have its
+        memory."""
+        for place, (kept, link) in enumerate(self._idle):
+            if kept == engine and link.process.is_alive():
+                del self._idle[place]
+                return link
+        if any(kept.index == engine.index and kept.serve == engine.serve for kept, _ in self._idle):
+            self.end_idle()
+        return None
+
+    def put(self, engine: _Engine, link: _ProcessLink) -> None:
+        """Keep a process that is as new."""
+        self._idle.append((engine, link))
+
+    def end_idle(self) -> None:
+        """End what nobody uses."""
+        idle, self._idle = self._idle, []
+        _end([link for _, link in idle])
+
 
 class ProcessTransport:
     """Worker processes, pipes, and weights in shared memory."""
@@ -76,40 +169,51 @@ class ProcessTransport:
         stream: bool,
         max_scoring_tokens: int,
         timeout_s: float | None = WORKER_TIMEOUT_S,
+        kept: KeptEngines | None = None,
     ) -> None:
         """``weights``: the policy's, for their names and shapes; ``timeout_s``: how long a worker that has
-        something to do may say nothing. Raises OppoError where there is no memory for the weights."""
+        something to do may say nothing; ``kept``: where engines come from and go to. Raises OppoError where
+        there is no memory for the weights."""
         self.timeout_s = timeout_s
         self._context = multiprocessing.get_context(START_METHOD)
-        self._weights = shared_weights(weights)
+        self._kept = kept
+        self._weights = shared_weights(weights) if kept is None else kept.weights(weights)
         self._woken, self._waker = self._context.Pipe(duplex=False)
         self.replicas: list[_ProcessLink] = []
         self.workers: list[_ProcessLink] = []
+        self._engines: list[_Engine] = []
+        layout = self._weights.layout
         try:
             for index, (actor, to) in enumerate(actors):
+                replica = _Engine(serve_replica, index, actor, to, layout, timeout_s)
                 self.replicas.append(
-                    self._start(
-                        f"replica {index}", actor, serve_replica, index, actor, stream, to, self._weights
-                    )
+                    self._obtain(f"replica {index}", replica, stream, actor, stream, to, self._weights)
                 )
             for index, (scorer, to) in enumerate(scorers):
-                self.workers.append(
-                    self._start(
-                        f"scoring worker {index}", scorer, serve_scorer, index, scorer, max_scoring_tokens, to
-                    )
-                )
+                worker = _Engine(serve_scorer, index, scorer, to, None, timeout_s)
+                most = max_scoring_tokens
+                self.workers.append(self._obtain(f"scoring worker {index}", worker, most, scorer, most, to))
         except BaseException:
             self.close()
             raise
 
-    def _start(
-        self, name: str, spec: ActorSpec | ScorerSpec, serve: Callable[..., None], *arguments: Any
-    ) -> _ProcessLink:
+    def _obtain(self, name: str, engine: _Engine, asked: Any, *arguments: Any) -> _ProcessLink:
+        """A kept process, told what this run asks, or a new one with ``arguments``."""
+        link = None if self._kept is None else self._kept.take(engine)
+        if link is None or not link.serve(asked):
+            link = self._start(name, engine, *arguments)
+        self._engines.append(engine)
+        return link
+
+    def _start(self, name: str, engine: _Engine, *arguments: Any) -> _ProcessLink:
         ours, theirs = self._context.Pipe()
         # Daemons may not have children, which an engine over several devices has.
-        daemon = parallel_size(spec) == 1
+        daemon = parallel_size(engine.spec) == 1
         process = self._context.Process(
-            target=_in_process, args=(serve, theirs, *arguments), name=f"oppo {name}", daemon=daemon
+            target=_in_process,
+            args=(engine.serve, theirs, engine.index, *arguments),
+            name=f"oppo {name}",
+            daemon=daemon,
         )
         process.start()
         theirs.close()
@@ -129,19 +233,30 @@ class ProcessTransport:
         self._weights.write(weights)
 
     def close(self) -> None:
-        links = [*self.replicas, *self.workers]
-        for link in links:
-            with suppress(OSError):
-                link.connection.send(("close",))
-        for link in links:
-            link.process.join(PATIENCE_S if link.process.exitcode is None else 0)
-            if link.process.is_alive():
-                link.process.terminate()
-                link.process.join(PATIENCE_S)
-            if link.process.is_alive():  # stopped, or deaf
-                link.process.kill()
-                link.process.join(PATIENCE_S)
-            link.connection.close()
+        left = []
+        for engine, link in zip(self._engines, [*self.replicas, *self.workers], strict=True):
+            if self._kept is not None and link.keep():
+                self._kept.put(engine, link)
+            else:
+                left.append(link)
+        self.replicas, self.workers, self._engines = [], [], []
+        _end(left)
+
+
+def _end(links: Sequence[_ProcessLink]) -> None:
+    """End processes: as told, or else by force."""
+    for link in links:
+        with suppress(OSError):
+            link.connection.send(("close",))
+    for link in links:
+        link.process.join(PATIENCE_S if link.process.exitcode is None else 0)
+        if link.process.is_alive():
+            link.process.terminate()
+            link.process.join(PATIENCE_S)
+        if link.process.is_alive():  # stopped, or deaf
+            link.process.kill()
+            link.process.join(PATIENCE_S)
+        link.connection.close()
 
 
 def _in_process(serve: Callable[..., None], connection: Connection, *arguments: Any) -> None:

@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from oppo_real.engines.interface import Scorer
+from oppo_real.engines.interface import Actor, Scorer
 from oppo_real.placement.cores import bind
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer, in_own_process
 from oppo_real.placement.events import Event
@@ -42,6 +42,9 @@ class Pin:
     """Of torch."""
 
 
+_ENDS: Final = {"close": False, "keep": True}
+"""Of a run: messages, and whether the engine is kept for another."""
+
 Published = Callable[[Any], "Mapping[str, torch.Tensor]"]
 """From what the message ``load`` carries to the weights."""
 
@@ -60,14 +63,17 @@ class Clock:
 def serve_replica(
     channel: Channel, index: int, spec: ActorSpec, stream: bool, to: Pin, published: Published
 ) -> None:
-    """Be a replica until told to close. What goes wrong is the last message."""
+    """Be a replica of one run after the other, until told to close. What goes wrong is the last message."""
 
     def body() -> None:
         bind(to.cores, to.threads)
         actor = build_actor(in_own_process(spec))
-        channel.send(("ready", actor.resolved_config()))
         try:
-            _obey_as_replica(channel, ReplicaHost(index, actor, stream), published)
+            streams: bool | None = stream
+            while streams is not None:
+                channel.send(("ready", actor.resolved_config()))
+                again = _obey_as_replica(channel, ReplicaHost(index, actor, streams), published)
+                streams = _next_run(channel, actor) if again else None
         finally:
             actor.close()
 
@@ -91,9 +97,12 @@ def serve_built_scorer(
 
     def body() -> None:
         scorer = build()
-        channel.send(("ready", scorer.resolved_config()))
         try:
-            _obey_as_scorer(channel, ScorerHost(index, scorer, max_scoring_tokens))
+            most: int | None = max_scoring_tokens
+            while most is not None:
+                channel.send(("ready", scorer.resolved_config()))
+                again = _obey_as_scorer(channel, ScorerHost(index, scorer, most))
+                most = _next_run(channel, scorer) if again else None
         finally:
             scorer.close()
 
@@ -110,7 +119,7 @@ def obey_scorer(channel: Channel, host: ScorerHost) -> None:
     _guarded(channel, lambda: _obey_as_scorer(channel, host))
 
 
-def _guarded(channel: Channel, body: Callable[[], None]) -> None:
+def _guarded(channel: Channel, body: Callable[[], object]) -> None:
     try:
         body()
     except (EOFError, BrokenPipeError):
@@ -121,20 +130,29 @@ def _guarded(channel: Channel, body: Callable[[], None]) -> None:
         _last_words(channel, f"{type(error).__name__}: {error}")
 
 
+def _next_run(channel: Channel, engine: Actor | Scorer) -> Any:
+    """Keep the engine, as new, until a run needs it: what that asks of it. None: it is to close."""
+    engine.reset()
+    channel.send(("kept",))
+    name, *asked = channel.recv()
+    return asked[0] if name == "serve" else None
+
+
 def _last_words(channel: Channel, sentence: str) -> None:
     with suppress(OSError):
         channel.send(("failed", " ".join(sentence.split())))
 
 
-def _obey_as_replica(channel: Channel, host: ReplicaHost, published: Published) -> None:
+def _obey_as_replica(channel: Channel, host: ReplicaHost, published: Published) -> bool:
+    """Until the run is over. True: the engine is to be kept."""
     clock = Clock()
     stepwise = False
     said, alive_s = monotonic(), inf
     while True:
         while channel.poll(0) or not host.active or stepwise:
             name, *arguments = channel.recv()
-            if name == "close":
-                return
+            if name in _ENDS:
+                return _ENDS[name]
             if name == "clock":
                 clock.origin, alive_s = arguments
                 stepwise = clock.origin is None
@@ -166,13 +184,14 @@ def _obey_as_replica(channel: Channel, host: ReplicaHost, published: Published) 
             channel.send(("events", tuple(events)))
 
 
-def _obey_as_scorer(channel: Channel, host: ScorerHost) -> None:
+def _obey_as_scorer(channel: Channel, host: ScorerHost) -> bool:
+    """As ``_obey_as_replica``."""
     clock = Clock()
     while True:
         while channel.poll(0) or not host.waiting:
             name, *arguments = channel.recv()
-            if name == "close":
-                return
+            if name in _ENDS:
+                return _ENDS[name]
             if name == "clock":
                 clock.origin = arguments[0]
             elif name == "score":

@@ -167,7 +167,11 @@ def _tiny(longest: int, engine: EngineKind) -> dict[str, Any]:
 
 
 def _save(model: torch.nn.Module, folder: Path) -> str:
-    writer: Any = model
-    with without_bars():
-        writer.save_pretrained(str(folder))
+    """Write a model, unless a run before left it: engines that are kept may still read that."""
+    if not folder.is_dir():
+        writer: Any = model
+        unfinished = folder.with_suffix(".part")
+        with without_bars():
+            writer.save_pretrained(str(unfinished))
+        unfinished.rename(folder)
     return str(folder)

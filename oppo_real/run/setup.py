@@ -33,6 +33,7 @@ from oppo_sim.schedule.rules import streams_pieces
 if TYPE_CHECKING:
     import torch
 
+    from oppo_real.placement.processes import KeptEngines
     from oppo_real.ppo.trainer import PPOTrainer
     from oppo_real.run.models import FrozenTraining
 
@@ -184,9 +185,14 @@ def build_real_setup(
 
 
 @contextmanager
-def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None) -> Iterator[OpenRun]:
+def open_run(
+    setup: RealSetup,
+    elapsed: float = 0.0,
+    own: OwnLoop | None = None,
+    kept: "KeptEngines | None" = None,
+) -> Iterator[OpenRun]:
     """Build models and engines; they are freed at the end. ``elapsed``: what the run's clock shows at first,
-    seconds. ``own``: the caller trains.
+    seconds. ``own``: the caller trains. ``kept``: where engines in processes come from and go to instead.
 
     Raises OppoError for a model that does not fit, an engine that does not start, and a worker that fails.
     """
@@ -207,8 +213,8 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
         )
     trains = config.trains and own is None
     stream_ref = scenario.training.stream_ref and (trains or own is not None)
-    with TemporaryDirectory(prefix="oppo-models-", dir=config.placement.cluster.shared_folder) as folder:
-        models = prepare_models(config, setup.seed, setup.longest, Path(folder), stream_ref)
+    with _models_folder(setup, kept, stream_ref) as folder:
+        models = prepare_models(config, setup.seed, setup.longest, folder, stream_ref)
         ppo = config.ppo_config(scenario.training) if trains else None
         training = build_training(config, ppo, models, setup.seed, stream_ref)
         policy = base.policy_factory()
@@ -224,7 +230,7 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
             _scorer_spec(setup, models.reward, models.reference, index)
             for index in range(base.machine.num_workers)
         ]
-        worker_group = _worker_group(config, actors, scorers, training, options)
+        worker_group = _worker_group(config, actors, scorers, training, options, kept)
         cores = config.placement.cores.driver
         threads = config.placement.threads or (None if cores is None else len(cores))
         training_thread = TrainingThread()
@@ -269,6 +275,18 @@ def open_run(setup: RealSetup, elapsed: float = 0.0, own: OwnLoop | None = None)
             worker_group.close()
 
 
+@contextmanager
+def _models_folder(setup: RealSetup, kept: "KeptEngines | None", stream_ref: bool) -> Iterator[Path]:
+    """Where engines read their models: for this run, or for all that have the same ones."""
+    config = setup.config
+    if kept is not None and config.placement.kind == "processes":
+        what = (config.models, config.mode, config.sft, config.engine, config.scorer, config.dtype)
+        yield kept.models(repr((what, config.training_dtype, setup.seed, setup.longest, stream_ref)))
+        return
+    with TemporaryDirectory(prefix="oppo-models-", dir=config.placement.cluster.shared_folder) as folder:
+        yield Path(folder)
+
+
 def _longest(setup: RealSetup) -> tuple[int, int]:
     """Of the prompts and of the responses that come, tokens."""
     scenario, replay = setup.base.scenario, setup.base.replay
@@ -283,6 +301,7 @@ def _worker_group(
     scorers: Sequence[ScorerSpec],
     training: "PPOTrainer | FrozenTraining",
     options: dict[str, Any],
+    kept: "KeptEngines | None",
 ) -> WorkerGroup:
     if config.placement.kind == "inline":
         from oppo_real.placement.inline import InlineWorkerGroup
@@ -306,7 +325,7 @@ def _worker_group(
     else:
         from oppo_real.placement.processes import ProcessTransport
 
-        transport = ProcessTransport(placed_actors, placed_scorers, weights, **sizes)
+        transport = ProcessTransport(placed_actors, placed_scorers, weights, kept=kept, **sizes)
     return ConnectedWorkerGroup(transport, lock_step=config.lock_step, elapsed=options["elapsed"])
 
 

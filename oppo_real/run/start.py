@@ -20,6 +20,8 @@ from oppo_sim.scenario.schema import Scenario
 if TYPE_CHECKING:
     import pandas as pd
 
+    from oppo_real.placement.processes import KeptEngines
+
 Progress = Callable[[int, Mapping[str, Any]], None]
 """Called with the number of steps done and the row of the last one (empty: none of this run yet)."""
 
@@ -85,9 +87,10 @@ def execute(
     progress: Progress | None = None,
     checkpoints: Checkpoints | None = None,
     record: Record | None = None,
+    kept: "KeptEngines | None" = None,
 ) -> Record:
     """Run all steps into a sink; ``checkpoints`` says where to go on from and where to save. ``record`` is
-    filled as the run goes."""
+    filled as the run goes. ``kept``: engines of runs before, and for runs to come."""
     steps = setup.base.steps
     if timeline is not None and not 0 <= timeline[0] <= timeline[1] < steps:
         raise OppoError(
@@ -100,7 +103,7 @@ def execute(
     if state is not None and state.next_step == steps:  # it ended while its tables were written
         restore_record(state, record, sink)
         return record
-    with open_run(setup, 0.0 if state is None else state.elapsed_s) as opened:
+    with open_run(setup, 0.0 if state is None else state.elapsed_s, kept=kept) as opened:
         first = 0 if state is None else state.next_step
 
         def after_step(step: int) -> None:

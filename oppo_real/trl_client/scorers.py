@@ -43,6 +43,11 @@ class ResponseScorer:
                 shown.append(ScorePiece(key, new, piece.last))
         return self._scorer.append(shown) if shown else {}
 
+    def reset(self) -> None:
+        self._seen.clear()
+        self._ended.clear()
+        self._scorer.reset()
+
     def reference_stream(self) -> ReferenceStream | None:
         return None
 
@@ -61,6 +66,9 @@ class LoopScores:
 
     def counts(self) -> ScorerCounts:
         return ScorerCounts()
+
+    def reset(self) -> None:
+        pass
 
     def resolved_config(self) -> dict[str, Any]:
         return {}

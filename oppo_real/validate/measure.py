@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter, thread_time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter
 
@@ -25,6 +25,9 @@ from oppo_sim.errors import OppoError
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.runs.journal import Entry, Journal
 from oppo_sim.scenario.schema import Scenario
+
+if TYPE_CHECKING:
+    from oppo_real.placement.processes import KeptEngines
 
 _PROBE_S: Final = 0.25
 Progress = Callable[[str, int, int], None]
@@ -76,7 +79,7 @@ class MeasuredRun:
     """Share of a core that a busy process got just before, the least of the run's cores: 1 on a quiet
     machine. None as above."""
     wall_s: float
-    """Start and end of the engines included, seconds."""
+    """With the start of engines where they were started for it, seconds."""
     rewards: tuple[float, ...]
     """Mean of each trained batch."""
     lengths: Mapping[int, tuple[int, int]]
@@ -150,37 +153,46 @@ def measure_runs(
     finished: RealRuns,
     progress: Progress = lambda *_: None,
 ) -> list[MeasuredRun]:
-    """Run every turn that is not finished; ``variants`` by label. Raises OppoError for engines that fail;
-    what is finished is kept."""
+    """Run every turn that is not finished, all in the same processes; ``variants`` by label. Raises OppoError
+    for engines that fail; what is finished is kept."""
+    from oppo_real.placement.processes import KeptEngines
+
     runs = []
     total = len(turns) * steps
-    for index, turn in enumerate(turns):
-        run = finished.known(turn)
-        label = f"steps of {turn.policy}, repeat {turn.repeat + 1}"
-        if run is None:
-            progress(label, index * steps, total)
-            run = _measure(
-                scenario,
-                variants[turn.policy],
-                turn,
-                steps,
-                lambda done, at=index * steps, label=label: progress(label, at + done, total),  # type: ignore[misc]
-            )
-            finished.add(run)
-        runs.append(run)
-        progress(label, (index + 1) * steps, total)
+    with KeptEngines() as kept:
+        for index, turn in enumerate(turns):
+            run = finished.known(turn)
+            label = f"steps of {turn.policy}, repeat {turn.repeat + 1}"
+            if run is None:
+                progress(label, index * steps, total)
+                run = _measure(
+                    scenario,
+                    variants[turn.policy],
+                    turn,
+                    steps,
+                    lambda done, at=index * steps, label=label: progress(label, at + done, total),  # type: ignore[misc]
+                    kept,
+                )
+                finished.add(run)
+            runs.append(run)
+            progress(label, (index + 1) * steps, total)
     return runs
 
 
 def _measure(
-    scenario: Scenario, variant: Variant, turn: Turn, steps: int, progress: Callable[[int], None]
+    scenario: Scenario,
+    variant: Variant,
+    turn: Turn,
+    steps: int,
+    progress: Callable[[int], None],
+    kept: "KeptEngines",
 ) -> MeasuredRun:
     setup = build_real_setup(scenario, policy=variant.policy, steps=steps, settings=variant.settings)
     frames = FrameSink()
     load, share = load_now(), core_share(cores_of(setup.config))
     begun = perf_counter()
     with own_cores_kept():
-        done = execute(setup, frames, progress=lambda count, _: progress(count))
+        done = execute(setup, frames, progress=lambda count, _: progress(count), kept=kept)
     wall = perf_counter() - begun
     table, rollouts = frames.steps(), frames.rollouts()
     lengths = {}

@@ -19,6 +19,7 @@ if importlib.util.find_spec("vllm") is None and "OPPO_REQUIRE_VLLM" not in os.en
         "test_vllm_features.py",
         "test_vllm_lockstep.py",
         "test_vllm_recorder.py",
+        "test_vllm_reset.py",
         "test_vllm_gpu_arguments.py",
     ]
 

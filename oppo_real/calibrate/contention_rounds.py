@@ -34,7 +34,7 @@ def measure_contention(
     rounds: Mapping[Meeting, int],
     *,
     window_s: float = 1.0,
-    cores: Sequence[int] | None = None,
+    cores: Mapping[Meeting, tuple[int, ...] | None] | None = None,
     enough_time: Callable[[float], bool] = lambda seconds: True,
 ) -> Iterator[tuple[Meeting, Round]]:
     """Run both activities of a meeting alone, then together, each meeting in turn until it has its
@@ -43,7 +43,7 @@ def measure_contention(
     Args:
         open_bench: makes the engines; called in both processes, so it must be picklable.
         window_s: seconds of one turn; made longer where a unit takes longer.
-        cores: CPU cores that both processes share; None: all.
+        cores: CPU cores that both processes share in a meeting; None: all.
         enough_time: asked before each round of a meeting with the seconds it will take; False ends the
             measurement.
 
@@ -51,7 +51,8 @@ def measure_contention(
     """
     windows: dict[Meeting, float] = {}
     meetings = tuple(rounds)
-    with _workers(open_bench, meetings, cores) as (workers, held):
+    shared = [None if cores is None else cores[meeting] for meeting in meetings]
+    with _workers(open_bench, meetings, shared) as (workers, held):
         for done in range(max(rounds.values(), default=0)):
             for number, meeting in enumerate(meetings):
                 if rounds[meeting] <= done:
@@ -69,7 +70,7 @@ def measure_contention(
                         (alone[0].seconds, alone[1].seconds),
                         (together[0].seconds, together[1].seconds),
                         (alone[0].waited, alone[1].waited),
-                        taken_by_others((together[0].waited, together[1].waited), held),
+                        taken_by_others((together[0].waited, together[1].waited), held[number]),
                     ),
                 )
 
@@ -79,23 +80,23 @@ def measure_contention(
 
 @contextmanager
 def _workers(
-    open_bench: Callable[[], Bench], meetings: Sequence[Meeting], cores: Sequence[int] | None
-) -> "Iterator[tuple[list[Connection[Any, Any]], float]]":
-    """Both processes, ready, and how many of two such processes their cores hold at once."""
+    open_bench: Callable[[], Bench], meetings: Sequence[Meeting], cores: Sequence[tuple[int, ...] | None]
+) -> "Iterator[tuple[list[Connection[Any, Any]], list[float]]]":
+    """Both processes, ready, and how many of two such processes the cores of each meeting hold at once."""
     context = multiprocessing.get_context("spawn")  # a forked process cannot use a CUDA device of its parent
     processes, ends = [], []
     try:
         for _ in range(2):
             here, there = context.Pipe()
             process = context.Process(
-                target=_serve, args=(there, open_bench, tuple(meetings), cores), daemon=True
+                target=_serve, args=(there, open_bench, tuple(meetings), tuple(cores)), daemon=True
             )
             process.start()
             there.close()
             processes.append(process)
             ends.append(here)
-        held = min(_receive(end) for end in ends)
-        yield ends, held
+        threads = max(_receive(end) for end in ends)
+        yield ends, [len(one or available_cores()) / threads for one in cores]
     finally:
         for end in ends:
             end.close()  # which ends the process at its next wait
@@ -146,7 +147,7 @@ def _serve(
     parent: "Connection[Any, Any]",
     open_bench: Callable[[], Bench],
     meetings: Sequence[Meeting],
-    cores: Sequence[int] | None,
+    cores: Sequence[tuple[int, ...] | None],
 ) -> None:
     now: Point | None = None
     activity: Activity | None = None
@@ -154,13 +155,13 @@ def _serve(
     try:
         import torch  # slow, so before both processes share the cores
 
-        if cores is not None and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, cores)
         bench = open_bench()
-        parent.send(len(available_cores()) / torch.get_num_threads())
+        parent.send(torch.get_num_threads())
         while True:
             number, side, start, end = parent.recv()
-            meeting = meetings[number]
+            meeting, shared = meetings[number], cores[number]
+            if shared is not None and hasattr(os, "sched_setaffinity"):
+                _bind(shared)
             activity, point = meeting.activities[side], meeting.points[side]
             if point != now:
                 end_unit()
@@ -176,6 +177,16 @@ def _serve(
         parent.send(_Answer(f"{what}: {type(error).__name__}: {error}"))
     finally:
         parent.close()
+
+
+def _bind(cores: tuple[int, ...]) -> None:
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError:
+        raise OppoError(
+            f"real.placement.cores: a process cannot be bound to cores {list(cores)}, so contention cannot be"
+            " measured as it is in a run: name cores of this machine, or use --no-contention"
+        ) from None
 
 
 class _Mean(NamedTuple):

@@ -58,8 +58,6 @@ class Effort:
     """Of contention."""
     update_rounds: int | None = None
     """Of contention with an update, which is reported and nothing is predicted from; None: as many."""
-    cores: tuple[int, ...] | None = None
-    """CPU cores on which activities meet; None: all of the process."""
     seed: int = 0
 
     def rounds_of(self, meeting: Meeting) -> int:
@@ -123,7 +121,7 @@ def measure_session(
         progress(len(visits), len(plan.points) * effort.repeats, "contention")
         # Two processes are about to build the same engines on the same device, which must be empty by then
         _free_devices()
-        contention = _measure_contention(open_here, plan, cache, effort, start, 2 * building)
+        contention = _measure_contention(open_here, subject, plan, cache, effort, start, 2 * building)
         measured = {one.meeting for one in contention}
         missing = [one.label for one in meetings_of(plan) if one not in measured]
         if missing:
@@ -226,6 +224,7 @@ def _rounded_up(seconds: float) -> int:
 
 def _measure_contention(
     open_here: Callable[[], Bench],
+    subject: Subject,
     plan: CalibrationPlan,
     cache: VisitCache,
     effort: Effort,
@@ -233,7 +232,8 @@ def _measure_contention(
     building: float,
 ) -> list[Contention]:
     meetings = meetings_of(plan)
-    keys = {meeting: _meeting_key(meeting, effort) for meeting in meetings}
+    cores = {meeting: subject.cores_of(meeting.activities) for meeting in meetings}
+    keys = {meeting: _meeting_key(meeting, effort.window_s, cores[meeting]) for meeting in meetings}
     found: dict[Meeting, list[Round]] = {meeting: [] for meeting in meetings}
     for meeting in meetings:
         while len(found[meeting]) < effort.rounds_of(meeting) and (
@@ -256,7 +256,7 @@ def _measure_contention(
             open_here,
             missing,
             window_s=effort.window_s,
-            cores=effort.cores,
+            cores=cores,
             enough_time=enough_time,
         ):
             cache.put(keys[meeting], len(found[meeting]), measured._asdict())
@@ -275,9 +275,9 @@ def _free_devices() -> None:
     give_back_memory()
 
 
-def _meeting_key(meeting: Meeting, effort: Effort) -> str:
+def _meeting_key(meeting: Meeting, window_s: float, cores: tuple[int, ...] | None) -> str:
     keys = [point.key for point in meeting.points]
-    content: Sequence[Any] = [meeting.activities, *keys, effort.window_s, effort.cores, *Round._fields]
+    content: Sequence[Any] = [meeting.activities, *keys, window_s, cores, *Round._fields]
     return "m" + sha256(repr(content).encode()).hexdigest()
 
 

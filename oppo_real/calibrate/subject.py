@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ from oppo_sim.errors import OppoError
 
 if TYPE_CHECKING:
     from oppo_real.calibrate.bench import Bench
+    from oppo_real.calibrate.contention import Activity
     from oppo_real.ppo.config import PPOConfig
     from oppo_sim.scenario.schema import Scenario
 
@@ -53,6 +54,19 @@ class Subject:
         if placement.kind == "ray":
             return max(1, int(placement.cluster.rollout.num_cpus))
         return max(1, len(os.sched_getaffinity(0)) // self.processes)
+
+    def cores_of(self, activities: "Iterable[Activity]") -> tuple[int, ...] | None:
+        """CPU cores on which these happen in a run, all together; None: they are bound to none."""
+        bound = self.config.placement.cores
+        lists: dict[Activity, Sequence[Sequence[int] | None]] = {
+            "decode": bound.rollout or (),
+            "score": bound.scoring or (),
+            "train": (bound.driver,),  # the driver trains
+        }
+        return (
+            tuple(sorted({core for one in activities for cores in lists[one] for core in cores or ()}))
+            or None
+        )
 
     def ppo(self) -> "PPOConfig":
         """The trainer's settings; greedy sampling counts as temperature 1."""

@@ -43,6 +43,8 @@ PROFILES: Final = 200
 
 _ROUNDS_A_PASS: Final = 4
 """Of contention, at least: a moment in which other work ran is then one of several."""
+_UPDATE_ROUNDS: Final = 2
+"""Of contention with an update, from which nothing is predicted, in all passes: they take longest."""
 
 Progress = Callable[[str, int, int], None]
 """What happens now, done, in all."""
@@ -209,13 +211,6 @@ class Calibrating:
         self._spent = 0.0
         self._found: tuple[Profile, CalibrationSession] | None = None
         self._cores = first_cores(config)
-        # As in the run: one engine's process on its own cores, and two processes together on those of both.
-        bound = [
-            one
-            for lists in (config.placement.cores.rollout, config.placement.cores.scoring)
-            for one in lists or ()
-        ]
-        self._together = tuple(sorted({core for one in bound for core in one})) or None
 
     def next_pass(self, progress: Progress) -> None:
         """Visit every point again, as often as its part of all visits and the budget say, and measure
@@ -230,8 +225,7 @@ class Calibrating:
             budget_s=max(1.0, (effort.budget_s - self._spent) / (request.repeats - self._passes + 1)),
             asked_s=effort.budget_s,
             rounds=each * self._passes,
-            update_rounds=self._passes,
-            cores=self._together,
+            update_rounds=min(self._passes, _UPDATE_ROUNDS),
         )
         begun = perf_counter()
         with own_cores_kept(self._cores):

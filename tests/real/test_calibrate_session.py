@@ -306,6 +306,23 @@ def test_rounds_with_an_update_are_as_many_as_are_asked_for(
     assert len(asked) == 2
 
 
+def test_activities_meet_on_the_cores_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: dict[tuple[str, str], object] = {}
+
+    def rounds(
+        open_bench: Any, rounds: Mapping[Meeting, int], **settings: Any
+    ) -> Iterator[tuple[Meeting, Round]]:
+        asked.update({meeting.activities: settings["cores"][meeting] for meeting in rounds})
+        yield from [(meeting, Round((1.0, 1.0), (1.25, 1.25))) for meeting in rounds]
+
+    monkeypatch.setattr("oppo_real.calibrate.session.measure_contention", rounds)
+    # Replica and scorer take turns on core 0, the driver, which trains, has core 1
+    placement = {"kind": "processes", "cores": {"driver": [1], "rollout": [[0]], "scoring": [[0]]}}
+    subject = replace(SUBJECT, config=config(placement=placement))
+    measure_session(subject, SIZES, tmp_path, replace(EFFORT, contention=True, rounds=1))
+    assert asked == {("decode", "score"): (0,), ("decode", "train"): (0, 1), ("score", "train"): (0, 1)}
+
+
 def test_a_damaged_or_foreign_cached_point_is_measured_again(tmp_path: Path) -> None:
     def cache(torch: str = "1", kv: int = 64, version: int = 3) -> VisitCache:
         return VisitCache(

@@ -125,6 +125,32 @@ def _same_as_eager(where: str, run: Callable[[TorchActor], Made], **limits: Any)
     assert made.tokens == expected.tokens and made.log_probs == expected.log_probs
 
 
+@covers("TorchActor.reset", "TorchActor.step")
+def test_captured_steps_are_replayed_by_an_engine_that_is_as_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_attention, "cached_path", lambda *shape: "flash")
+
+    def run(engine: TorchActor) -> Made:
+        first = decoded(engine)
+        counts = engine.counts()
+        engine.submit([Request(0, (1,) * 20, 9), Request(1, (2,) * 20, 9)])
+        engine.step()
+        engine.reset()
+        assert engine.running() == ()
+        again = decoded(engine)
+        assert (again.tokens, again.log_probs) == (first.tokens, first.log_probs)
+        assert engine.counts() == counts
+        return again
+
+    with cuda_machine() as machine:
+        _same_as_eager("cuda:1", run)
+        engine = actor("cuda", "bfloat16")
+        engine.submit([Request(0, (1, 2), 9)])
+        engine.step()
+        machine.waits.clear()
+        engine.reset()
+        assert machine.waits == {}
+
+
 @covers("TorchActor.load_weights", "TorchActor.step")
 @pytest.mark.parametrize("keep_kv", [True, False])
 def test_captured_steps_go_on_with_new_weights(keep_kv: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,6 +261,19 @@ def test_a_gpu_scores_what_the_cpu_scores_and_waits_once_a_batch(limits: dict[st
         assert engine.resolved_config()["device"] == "cuda:0"
         engine.close()
     assert here == (approximately(scores), approximately(reference))
+
+
+@covers("TorchScorer.reset")
+def test_a_scorer_that_is_as_new_scores_as_at_first() -> None:
+    with cuda_machine() as machine:
+        engine = scorer("cuda:1")
+        first = scored(engine), engine.counts()
+        engine.expect({0: 1, 1: 1})
+        engine.append([ScorePiece(0, (5, 5, 5), False), ScorePiece(1, (1, 2, 3), True)])
+        machine.waits.clear()
+        engine.reset()
+        assert machine.waits == {}
+        assert (scored(engine), engine.counts()) == first
 
 
 def test_sequences_too_long_to_be_gathered_are_attended_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import get_native_id
@@ -155,13 +155,13 @@ def _serve(
     try:
         import torch  # slow, so before both processes share the cores
 
+        _bind({core for one in cores for core in one or ()})
         bench = open_bench()
         parent.send(torch.get_num_threads())
         while True:
             number, side, start, end = parent.recv()
             meeting, shared = meetings[number], cores[number]
-            if shared is not None and hasattr(os, "sched_setaffinity"):
-                _bind(shared)
+            _bind(shared or ())
             activity, point = meeting.activities[side], meeting.points[side]
             if point != now:
                 end_unit()
@@ -179,13 +179,18 @@ def _serve(
         parent.close()
 
 
-def _bind(cores: tuple[int, ...]) -> None:
+def _bind(cores: Collection[int]) -> None:
+    """Move this process to cores, with the threads that an engine has begun; none: leave it."""
+    if not cores or not hasattr(os, "sched_setaffinity"):
+        return
     try:
-        os.sched_setaffinity(0, cores)
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.sched_setaffinity(int(thread.name), cores)
     except OSError:
         raise OppoError(
-            f"real.placement.cores: a process cannot be bound to cores {list(cores)}, so contention cannot be"
-            " measured as it is in a run: name cores of this machine, or use --no-contention"
+            f"real.placement.cores: a process cannot be bound to cores {sorted(cores)}, so contention cannot"
+            " be measured as it is in a run: name cores of this machine, or use --no-contention"
         ) from None
 
 

@@ -63,10 +63,8 @@ class Subject:
             "score": bound.scoring or (),
             "train": (bound.driver,),  # the driver trains
         }
-        return (
-            tuple(sorted({core for one in activities for cores in lists[one] for core in cores or ()}))
-            or None
-        )
+        found = {core for one in activities for cores in lists[one] for core in cores or ()}
+        return tuple(sorted(found)) or None
 
     def ppo(self) -> "PPOConfig":
         """The trainer's settings; greedy sampling counts as temperature 1."""

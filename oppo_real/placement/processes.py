@@ -26,7 +26,7 @@ from oppo_real.placement.connected import (
     start_timeout,
 )
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, parallel_size
-from oppo_real.placement.shared_weights import Layout, SharedWeights, layout_of, shared_weights
+from oppo_real.placement.shared_weights import SharedWeights, layout_of, shared_weights
 from oppo_real.placement.worker import Pin, serve_replica, serve_scorer
 from oppo_sim.errors import OppoError
 
@@ -98,8 +98,6 @@ class _Engine:
     index: int
     spec: ActorSpec | ScorerSpec
     to: Pin
-    layout: Layout | None
-    """Of the weights that a replica reads."""
     timeout_s: float | None
 
 
@@ -143,8 +141,7 @@ class KeptEngines:
             if kept == engine and link.process.is_alive():
                 del self._idle[place]
                 return link
-        if any(kept.index == engine.index and kept.serve == engine.serve for kept, _ in self._idle):
-            self.end_idle()
+        self.end_idle()
         return None
 
     def put(self, engine: _Engine, link: _ProcessLink) -> None:
@@ -182,15 +179,14 @@ class ProcessTransport:
         self.replicas: list[_ProcessLink] = []
         self.workers: list[_ProcessLink] = []
         self._engines: list[_Engine] = []
-        layout = self._weights.layout
         try:
             for index, (actor, to) in enumerate(actors):
-                replica = _Engine(serve_replica, index, actor, to, layout, timeout_s)
+                replica = _Engine(serve_replica, index, actor, to, timeout_s)
                 self.replicas.append(
                     self._obtain(f"replica {index}", replica, stream, actor, stream, to, self._weights)
                 )
             for index, (scorer, to) in enumerate(scorers):
-                worker = _Engine(serve_scorer, index, scorer, to, None, timeout_s)
+                worker = _Engine(serve_scorer, index, scorer, to, timeout_s)
                 most = max_scoring_tokens
                 self.workers.append(self._obtain(f"scoring worker {index}", worker, most, scorer, most, to))
         except BaseException:

@@ -206,3 +206,19 @@ def test_waiting_for_a_core_that_other_work_has_is_seen() -> None:
         thread.join()
         other.kill()
     assert found[0] > 0.2
+
+
+def test_threads_that_an_engine_has_begun_move_with_its_process() -> None:
+    # In a process of its own: this one stays where it is
+    code = """
+import os, threading
+from oppo_real.calibrate.contention_rounds import _bind
+core, stop, told = min(os.sched_getaffinity(0)), threading.Event(), []
+begun = threading.Thread(target=lambda: (stop.wait(30), told.append(os.sched_getaffinity(0))))
+begun.start()
+_bind((core,))
+stop.set()
+begun.join()
+assert told == [{core}], told
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

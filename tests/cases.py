@@ -153,6 +153,7 @@ def cases(
         interference=draw(st.sampled_from([1.0, 1.3])),
         turn_s=draw(st.sampled_from([0.0, 0.4])),
         shares_host=contention and scoring_on == "separate" and draw(st.booleans()),
+        slowdowns=draw(st.sampled_from([None, None, (1.5, 1.0), (1.0, 1.2), (1.1, 1.4)])),
     )
     shares = st.sampled_from([0.0, 0.3, 0.6, 1.0])
     settings = draw(policy_settings(policy, group_size, batch))

@@ -108,6 +108,7 @@ def reference_config(case: Case) -> ReferenceConfig:
         training_devices=training,
         shares_host=machine.shares_host,
         interference=machine.interference,
+        slowed_by=(*(machine.slowdowns or (machine.interference,) * 2), machine.interference),
         turn_s=machine.turn_s,
         in_turns=machine.sharing == "time_slice",
         factors={name: getattr(case.terms, name) for name in FACTORED},

@@ -260,6 +260,22 @@ def test_groups_in_one_machine_slow_each_other_without_sharing_capacity() -> Non
     assert apart.column("timing_s/gen") == [pytest.approx(8.0)]
 
 
+def test_each_of_a_machine_is_slowed_by_its_own_factor() -> None:
+    # The same with decoding slowed by 2 beside scoring and scoring by 1.25: it lasts 2.5 s (t = 4 to 6.5) while
+    # decode makes 1.25 of its 4 iterations, the rest until 9.25. Nothing slows the second, nor training (f = 3).
+    costs = linear_costs(score=(2.0, 0.0, 0.0), stages={"update_actor": (5.0, 0.0, 0.0)})
+    machine = MachineSetup(shares_host=True, interference=3.0, slowdowns=(2.0, 1.25))
+    result = run("rollout-overlap", [4, 8], steps=1, batch=2, machine=machine, costs=costs)
+    assert result.column("timing_s/gen") == [pytest.approx(9.25)]
+    assert result.column("timing_s/reward") == [pytest.approx(2.0)]
+    assert result.column("timing_s/update_actor") == [pytest.approx(5.0)]
+    # Devices that are shared know f alone, and apart nothing is slowed.
+    alone = run(
+        "rollout-overlap", [4, 8], steps=1, batch=2, machine=replace(machine, shares_host=False), costs=costs
+    )
+    assert alone.column("timing_s/gen") == [pytest.approx(8.0)]
+
+
 def test_one_step_off_overlaps_training_with_the_next_batch() -> None:
     # B = 1, lengths 5, 7, 3, 4. Training 6 s, update_weights 1 s, no scoring time.
     # Step 0: batch 0 generates 0–5; batch 1 from 5 to 12; training of batch 0 from 5 to 11; update 12–13.

@@ -141,6 +141,15 @@ def test_a_scenario_runs_with_the_interference_that_its_profile_measured(tmp_pat
     assert shared() == (1.2, 0.002), "as measured in turns"
     assert shared(turn_s=0.0) == (1.2, 0.0)
     assert shared(sharing="streams") == (1.1, 0.0), "nobody takes turns"
+    apart = {"decode": 1.3, "score": 1.02}
+    (tmp_path / "apart.json").write_text(json.dumps({**content(), "slowdowns": apart}))
+
+    def slowed_by(path: str, **placement: object) -> tuple[float, float, float]:
+        return built(path, scoring="separate", shares_host=True, **placement).machine.slowed_by
+
+    assert slowed_by("apart.json") == (1.3, 1.02, 1.1), "decoding, scoring, training"
+    assert slowed_by("measured.json") == (1.1, 1.1, 1.1), "an earlier release measured one factor"
+    assert slowed_by("apart.json", interference=1.5) == (1.5, 1.5, 1.5), "as the scenario says"
     alone = built("alone.json")
     assert alone.machine.interference == 1.0
     assert alone.costs.provenance["contention_factor"] == "not measured"

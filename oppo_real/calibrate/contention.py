@@ -10,7 +10,7 @@ import numpy as np
 
 from oppo_real.calibrate.plan import CalibrationPlan, Point
 from oppo_sim.costs.demands import Demands, explained_slowdown
-from oppo_sim.costs.profile import TimeSlices
+from oppo_sim.costs.profile import Slowdowns, TimeSlices
 from oppo_sim.draws import stream_key
 
 Activity = Literal["decode", "score", "train"]
@@ -144,6 +144,16 @@ def contention_factor(found: Iterable[Contention]) -> float | None:
     None: not measured."""
     factors = [factor for one in decode_beside_score(found) for factor in one.factors]
     return max(1.0, median(factors)) if factors else None
+
+
+def slowdowns_of(found: Iterable[Contention]) -> Slowdowns | None:
+    """How much longer decoding takes beside scoring, and scoring beside decoding, medians over the rounds of
+    all batches, at least 1. None: not measured."""
+    rounds = [each.slowdown for one in decode_beside_score(found) for each in one.by_round]
+    if not rounds:
+        return None
+    decode, score = (max(1.0, median(side)) for side in zip(*rounds, strict=True))
+    return Slowdowns(decode=decode, score=score)
 
 
 def time_slices_of(found: Iterable[Contention]) -> TimeSlices | None:

@@ -9,7 +9,13 @@ from math import log
 from pathlib import Path
 from typing import Any, Final
 
-from oppo_real.calibrate.contention import Contention, contention_factor, disagreement, time_slices_of
+from oppo_real.calibrate.contention import (
+    Contention,
+    contention_factor,
+    disagreement,
+    slowdowns_of,
+    time_slices_of,
+)
 from oppo_real.calibrate.cut_fit import Cuts
 from oppo_real.calibrate.fit import (
     DECODE_BASIS,
@@ -301,6 +307,7 @@ def calibrate_from(
         piece_send_s=cuts.seconds("send"),
         scoring_block_tokens=block if isinstance(block, int) and block > 1 else None,
         contention_factor=contention_factor(told),
+        slowdowns=slowdowns_of(told),
         time_slices=time_slices_of(told),
         kv_capacity_tokens=capacity if isinstance(capacity, int) and capacity >= 1 else None,
     )

@@ -55,10 +55,12 @@ def remarks(calibration: Calibration) -> list[str]:
             f"repeats of {names} differ by more than 10 %: something else ran on the machine, or more"
             " --repeats are needed"
         )
-    factor, slices = calibration.profile.contention_factor, calibration.profile.time_slices
-    if factor is not None and slices is not None:
+    profile = calibration.profile
+    factor, apart, slices = profile.contention_factor, profile.slowdowns, profile.time_slices
+    if factor is not None and apart is not None and slices is not None:
         found.append(
-            f"decoding and scoring together take {factor:.2f} times as long as shared demand explains; where"
+            f"decoding and scoring together take {factor:.2f} times as long as shared demand explains (on"
+            f" cores of their own decoding {apart.decode:.2f} times, scoring {apart.score:.2f} times); where"
             f" they take turns, {slices.interference:.2f} times as long as the turns, and an iteration of"
             f" decoding {_seconds(slices.turn_s)} more: scenarios with this profile are slowed so, unless"
             " placement.interference and placement.turn_s say otherwise"

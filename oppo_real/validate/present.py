@@ -28,7 +28,8 @@ Rows = list[tuple[str, ...]]
 def record(validated: Validated) -> dict[str, Any]:
     """Everything, as nested values."""
     found, request = validated.comparison, validated.request
-    slices = None if validated.profile is None else validated.profile.time_slices
+    profile = validated.profile
+    slices, slowdowns = (None, None) if profile is None else (profile.time_slices, profile.slowdowns)
     return {
         "format": FORMAT,
         "scenario": request.scenario.name,
@@ -81,7 +82,8 @@ def record(validated: Validated) -> dict[str, Any]:
             for run in validated.runs
         ],
         "load_at_calibration": validated.load_at_calibration,
-        "interference": None if validated.profile is None else validated.profile.contention_factor,
+        "interference": None if profile is None else profile.contention_factor,
+        "slowdowns": None if slowdowns is None else slowdowns.model_dump(mode="json"),
         "time_slices": None if slices is None else slices.model_dump(mode="json"),
         "notes": list(validated.notes),
     }
@@ -237,7 +239,12 @@ def sentences(validated: Validated) -> Iterator[str]:
     if validated.profile is not None:
         factor = validated.profile.contention_factor
         yield f"interference of decoding beside scoring: {significant(factor) if factor else 'not measured'}"
-        slices = validated.profile.time_slices
+        slices, apart = validated.profile.time_slices, validated.profile.slowdowns
+        if apart is not None and validated.request.scenario.placement.scoring == "separate":
+            yield (
+                f"on cores of their own: decoding takes {significant(apart.decode)} times as long beside"
+                f" scoring, scoring {significant(apart.score)} times beside decoding"
+            )
         if slices is not None and validated.request.scenario.placement.takes_turns:
             yield (
                 f"in turns on one device: {significant(slices.interference)}, and"

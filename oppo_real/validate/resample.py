@@ -13,6 +13,7 @@ from oppo_real.calibrate.contention import (
     beside_others,
     contention_factor,
     drawn_anew,
+    slowdowns_of,
     time_slices_of,
 )
 from oppo_real.calibrate.measure import Visit
@@ -56,8 +57,13 @@ def resampled_profiles(
 
 def sharing_as_in(profile: Profile, met: Sequence[Contention]) -> Profile:
     """The profile with what sharing costs in the rounds of ``met``."""
-    shared = {"contention_factor": contention_factor(met), "time_slices": time_slices_of(met)}
-    return profile.model_copy(update=shared)
+    return profile.model_copy(
+        update={
+            "contention_factor": contention_factor(met),
+            "slowdowns": slowdowns_of(met),
+            "time_slices": time_slices_of(met),
+        }
+    )
 
 
 def spread_of_visits(points: Sequence[Sequence[float]]) -> float:

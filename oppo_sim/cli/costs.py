@@ -163,6 +163,7 @@ def _profile_row(name: str, profile: "Profile") -> dict[str, Any]:
         "repeats": measured.repeats,
         "kv_capacity_tokens": profile.kv_capacity_tokens,
         "contention_factor": profile.contention_factor,
+        "slowdowns": None if profile.slowdowns is None else profile.slowdowns.model_dump(mode="json"),
         "time_slices": None if profile.time_slices is None else profile.time_slices.model_dump(mode="json"),
         "training": profile.training.measured,
     }

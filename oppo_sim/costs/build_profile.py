@@ -36,7 +36,7 @@ def costs_from_profile(
                 f"cost profile {profile.name}: training.{stage} was not measured and the scenario has that"
                 " stage; measure it"
             )
-    slices = profile.time_slices
+    slices, slowdowns = profile.time_slices, profile.slowdowns
     return Costs(
         actor=ProfileEngine(
             decode=profile.decode,
@@ -70,12 +70,14 @@ def costs_from_profile(
             "cuts": {name: getattr(profile, name) for name in Cuts._fields},
             "scoring_block_tokens": profile.scoring_block_tokens or "not measured",
             "contention_factor": profile.contention_factor or "not measured",
+            "slowdowns": "not measured" if slowdowns is None else slowdowns.model_dump(mode="json"),
             "time_slices": "not measured" if slices is None else slices.model_dump(mode="json"),
             "unused_training_fields": unused_fields(context.training) if training is None else [],
             **({} if training is None else {"training": dict(training_provenance or {})}),
         },
         actor_kv_capacity_tokens=profile.kv_capacity_tokens,
         contention_factor=profile.contention_factor,
+        slowdowns=None if slowdowns is None else (slowdowns.decode, slowdowns.score),
         time_slices=None if slices is None else (slices.interference, slices.turn_s),
         cuts=Cuts(*(getattr(profile, name) or 0.0 for name in Cuts._fields)),
         scoring_block_tokens=profile.scoring_block_tokens,

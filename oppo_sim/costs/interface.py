@@ -206,6 +206,9 @@ class Costs:
     """KV tokens of a replica that memory leaves, where the model knows it (``kv_capacity_tokens: auto``)."""
     contention_factor: float | None = None
     """Measured interference of activities that run together; None: not measured."""
+    slowdowns: tuple[float, float] | None = None
+    """Measured slow-down of decoding beside scoring, and of scoring beside decoding, with devices or cores
+    apart in one machine; None: not measured apart, ``contention_factor`` says it of both."""
     time_slices: tuple[float, float] | None = None
     """Measured interference of activities that take turns, and seconds that a decode iteration takes longer
     then; None: not measured."""

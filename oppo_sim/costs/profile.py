@@ -156,6 +156,14 @@ class ProfileHost(Strict):
     score: NonNegative = 0.0
 
 
+class Slowdowns(Strict):
+    """How much longer decoding and scoring take beside each other, with devices or cores apart in one machine
+    (docs/model.md C6)."""
+
+    decode: Annotated[float, Field(ge=1)]
+    score: Annotated[float, Field(ge=1)]
+
+
 class TimeSlices(Strict):
     """What activities that take turns on one device lose beside their turns (docs/model.md C6)."""
 
@@ -191,6 +199,9 @@ class Profile(Strict):
     demands: Demands = Demands()
     contention_factor: Annotated[float, Field(ge=1)] | None = None
     """Measured interference of decoding and scoring that run together; None: not measured."""
+    slowdowns: Slowdowns | None = None
+    """Of each where both have devices or cores of their own; None: not measured, or by an earlier release,
+    when ``contention_factor`` says it of both."""
     time_slices: TimeSlices | None = None
     """The same where they take turns on one device; None: not measured, or by an earlier release, when
     ``contention_factor`` says it all."""

@@ -217,22 +217,24 @@ def shorten(s: State, actor: int, seconds: float) -> None:
 
 
 @compiled
-def rate_of(s: State, d: int, turns: float) -> float:
+def rate_of(s: State, d: int, runner: Any) -> float:
     """``Device.rate`` and ``Host.rate``."""
     device = devices_in(s)[d]
     if device.active < 2:
         return 1.0
+    if device.host:
+        return device_rate(device.active, runner.slowed_by, 0.0, 0.0, 0.0)
     memory = arithmetic = 0.0
-    if not device.host:
-        for i in range(device.active):
-            runner = runners_in(s)[device_actors_in(s)[d, i]]
-            if s.time_slices:
-                memory += time_on_device(runner.memory, runner.arithmetic)
-            else:
-                memory += runner.memory
-                arithmetic += runner.arithmetic
-    turns = turns if s.time_slices and not device.host else 0.0
-    return device_rate(device.active, s.interference, memory, arithmetic, turns)
+    for i in range(device.active):
+        other = runners_in(s)[device_actors_in(s)[d, i]]
+        if s.time_slices:
+            memory += time_on_device(other.memory, other.arithmetic)
+        else:
+            memory += other.memory
+            arithmetic += other.arithmetic
+    return device_rate(
+        device.active, s.interference, memory, arithmetic, runner.turns if s.time_slices else 0.0
+    )
 
 
 @compiled
@@ -241,7 +243,7 @@ def rerate(s: State, actor: int) -> None:
     runner = runners_in(s)[actor]
     rate = math.inf
     for i in range(runner.first_device, runner.first_device + runner.devices):
-        rate = min(rate, rate_of(s, device_list_in(s)[i], runner.turns))
+        rate = min(rate, rate_of(s, device_list_in(s)[i], runner))
     if rate == runner.rate and not runner.reschedule:
         return
     runner.done += (s.now - runner.updated) * runner.rate

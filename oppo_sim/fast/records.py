@@ -220,7 +220,7 @@ WORKER = _record("device load held head served tail", "kernel_s")
 """``head`` to ``served`` of its queue are in service, ``served`` to ``tail`` wait."""
 RUNNER = _record(
     "running shared reschedule first_device devices",
-    "started seconds done end rate updated memory arithmetic turns",
+    "started seconds done end rate updated memory arithmetic turns slowed_by",
 )
 """What an actor does on its devices, as ``Runner`` in the model."""
 DEVICE = _record("shared host active dirty", "busy busy_since")

@@ -227,13 +227,15 @@ def _devices(
     else:
         on = rollout if shares == "rollout" else training
         scoring = [on[j % len(on)] for j in range(workers)]
-    together = machine.shares_host and machine.interference > 1.0 and not alone
+    together = max(machine.slowed_by) > 1.0 and not alone
     hosts = list(range(len(shared), len(shared) + replicas)) if together else []
     shared += [True] * len(hosts)
     device = np.zeros(len(shared), dtype=records.DEVICE)
     device["shared"] = shared
     device["host"][hosts] = 1
     runners = np.zeros(replicas + workers + 1, dtype=records.RUNNER)
+    decoding, scored, trained = machine.slowed_by
+    runners["slowed_by"] = [decoding] * replicas + [scored] * workers + [trained]
     listed: list[int] = []
 
     def place(devices: list[int]) -> tuple[int, int, bool]:

@@ -35,17 +35,17 @@ class Device:
         """Seconds during which it had an activity, from the begin of the row to ``seconds``."""
         return self.busy_total + (seconds - self.busy_since if self.active else 0.0)
 
-    def rate(self, turns: float) -> float:
-        """Own seconds that an activity with ``turns`` makes here in one second."""
+    def rate(self, runner: "Runner") -> float:
+        """Own seconds that the activity of ``runner`` makes here in one second."""
         if len(self.active) < 2:
             return 1.0
         if self.time_slices:
             on_device = added(
-                time_on_device(runner.demand.memory, runner.demand.arithmetic) for runner in self.active
+                time_on_device(other.demand.memory, other.demand.arithmetic) for other in self.active
             )
-            return device_rate(len(self.active), self.interference, on_device, 0.0, turns)
-        memory = added(runner.demand.memory for runner in self.active)
-        arithmetic = added(runner.demand.arithmetic for runner in self.active)
+            return device_rate(len(self.active), self.interference, on_device, 0.0, runner.turns)
+        memory = added(other.demand.memory for other in self.active)
+        arithmetic = added(other.demand.arithmetic for other in self.active)
         return device_rate(len(self.active), self.interference, memory, arithmetic, 0.0)
 
 
@@ -54,12 +54,12 @@ class Host(Device):
 
     __slots__ = ()
 
-    def __init__(self, interference: float) -> None:
-        super().__init__(True, interference)
+    def __init__(self) -> None:
+        super().__init__(True, 1.0)
 
-    def rate(self, turns: float) -> float:
-        """As of a device on which nothing has a demand."""
-        return device_rate(len(self.active), self.interference, 0.0, 0.0, 0.0)
+    def rate(self, runner: "Runner") -> float:
+        """As of a device on which nothing has a demand, with the runner's own slow-down."""
+        return device_rate(len(self.active), runner.slowed_by, 0.0, 0.0, 0.0)
 
 
 class Runner:
@@ -79,12 +79,21 @@ class Runner:
         "running",
         "seconds",
         "shared",
+        "slowed_by",
         "started",
         "turns",
     )
 
-    def __init__(self, clock: Clock, devices: Sequence[Device], on_end: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        devices: Sequence[Device],
+        on_end: Callable[[float], None],
+        slowed_by: float = 1.0,
+    ) -> None:
+        """``slowed_by``: how much longer it takes while a host among ``devices`` has another activity."""
         self._clock = clock
+        self.slowed_by = slowed_by
         self.devices = tuple(devices)
         self.shared = any(device.shared for device in devices)
         self._on_end = on_end
@@ -145,7 +154,7 @@ class Runner:
 
     def rerate(self, now: float) -> None:
         """Take the rate that its devices give it now."""
-        rate = min(device.rate(self.turns) for device in self.devices)
+        rate = min(device.rate(self) for device in self.devices)
         if rate == self._rate and not self._reschedule:
             return
         self.done += (now - self._updated) * self._rate

@@ -72,8 +72,9 @@ class Machine:
             self.scoring_devices = [hosts[j % len(hosts)] for j in range(setup.num_workers)]
         else:
             self.scoring_devices = [Device(False, setup.interference) for _ in range(setup.num_workers)]
-        together = setup.shares_host and setup.interference > 1.0 and not counterfactual.no_contention
-        self._hosts = [Host(setup.interference) for _ in range(setup.num_replicas if together else 0)]
+        decoding, scoring, self._training_slowed_by = setup.slowed_by
+        together = max(setup.slowed_by) > 1.0 and not counterfactual.no_contention
+        self._hosts = [Host() for _ in range(setup.num_replicas if together else 0)]
         self.sync_devices = len(dict.fromkeys((*self.training_devices, *self.rollout_devices)))
         """Devices on which ``update_weights`` runs."""
         self.num_devices = len(
@@ -101,7 +102,7 @@ class Machine:
         self.replicas = [
             Replica(
                 index,
-                self._runner_on(index, device),
+                self._runner_on(index, device, decoding),
                 actor,
                 rules,
                 scheduler.finished,
@@ -118,7 +119,7 @@ class Machine:
         """What leaving the barrier is, once its seconds have passed."""
         travels = cuts.piece_send_s > 0.0 or send_s_per_token > 0.0
         self.scorer = Scorer(
-            [self._runner_on(index, device) for index, device in enumerate(self.scoring_devices)],
+            [self._runner_on(index, device, scoring) for index, device in enumerate(self.scoring_devices)],
             costs.scorer,
             setup.max_scoring_tokens,
             setup.scorer_kv_capacity_tokens,
@@ -138,19 +139,22 @@ class Machine:
         self.markers: list[Marker] = []
         self._timeline = timeline
 
-    def _runner_on(self, index: int, device: Device) -> Callable[[Callable[[float], None]], Runner]:
+    def _runner_on(
+        self, index: int, device: Device, slowed_by: float
+    ) -> Callable[[Callable[[float], None]], Runner]:
         """Of replica or worker ``index``."""
         host = [self._hosts[index % len(self._hosts)]] if self._hosts else []
-        return lambda on_end: Runner(self.clock, [device, *host], on_end)
+        return lambda on_end: Runner(self.clock, [device, *host], on_end, slowed_by)
 
     def training_runner(self, on_end: Callable[[float], None]) -> Runner:
         """Runs the training stages."""
-        return self._kept(Runner(self.clock, [*self.training_devices, *self._hosts], on_end))
+        devices = [*self.training_devices, *self._hosts]
+        return self._kept(Runner(self.clock, devices, on_end, self._training_slowed_by))
 
     def sync_runner(self, on_end: Callable[[float], None]) -> Runner:
         """Runs ``update_weights``, on training and rollout devices."""
         devices = dict.fromkeys((*self.training_devices, *self.rollout_devices, *self._hosts))
-        return self._kept(Runner(self.clock, list(devices), on_end))
+        return self._kept(Runner(self.clock, list(devices), on_end, self._training_slowed_by))
 
     def _kept(self, runner: Runner) -> Runner:
         self._runners.append(runner)

@@ -47,7 +47,18 @@ class MachineSetup:
     """Seconds that a decode iteration takes longer while its device is shared in time slices."""
     shares_host: bool = False
     """``scoring_on`` separate, but in one machine with the rest: worker j and replica j (modulo their number)
-    slow each other by f while both are busy, and so do training and every worker."""
+    slow each other while both are busy, and so do training and every worker."""
+    slowdowns: tuple[float, float] | None = None
+    """Of decoding and of scoring by ``shares_host``; None: f."""
+
+    @property
+    def slowed_by(self) -> tuple[float, float, float]:
+        """How much longer decoding, scoring and training take beside another of them by ``shares_host``; 1
+        where they do not share a host."""
+        if not self.shares_host:
+            return 1.0, 1.0, 1.0
+        decode, score = self.slowdowns or (self.interference, self.interference)
+        return decode, score, self.interference
 
     def check(self, longest_prompt: int, max_response_length: int, schedule: str) -> None:
         """Refuse what cannot run. Raises OppoError with the mend."""

@@ -241,6 +241,7 @@ def machine_of(scenario: Scenario, costs: Costs, context: CostContext) -> Machin
         interference=interference,
         turn_s=turn_s,
         shares_host=placement.shares_host is True,
+        slowdowns=costs.slowdowns if placement.interference is None else None,
     )
 
 

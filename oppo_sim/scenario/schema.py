@@ -151,7 +151,8 @@ class PlacementConfig(_Section):
         None,
         description=(
             "the groups have devices (or cores) of their own in one machine: scoring beside decoding or"
-            " training slows both by interference; null: no, and in validate yes"
+            " training slows both, as the cost profile measured it of each, else by interference; null: no,"
+            " and in validate yes"
         ),
     )
 

@@ -23,6 +23,7 @@ from oppo_real.calibrate.contention import (
     disagreement,
     meetings_of,
     other_work,
+    slowdowns_of,
     taken_by_others,
     time_slices_of,
 )
@@ -109,6 +110,17 @@ def test_seconds_an_iteration_are_what_decoding_takes_longer_than_its_turns() ->
     found = time_slices_of([faster])
     assert found is not None
     assert (found.interference, found.turn_s) == (1.0, 0.0), "cores of their own lose nothing by turns"
+
+
+def test_each_side_is_slowed_by_the_median_of_its_own_rounds() -> None:
+    rounds = [Round((1.0, 1.0), together) for together in ((1.1, 1.0), (1.2, 1.02), (1.3, 0.9))]
+    found = slowdowns_of([met(4, *rounds)])
+    assert found is not None
+    assert (found.decode, found.score) == (pytest.approx(1.2), 1.0)
+    assert slowdowns_of([]) is None
+    faster = slowdowns_of([met(4, Round((1.0, 1.0), (0.9, 0.95)))])
+    assert faster is not None
+    assert (faster.decode, faster.score) == (1.0, 1.0), "nobody gains by company"
 
 
 def test_rounds_beside_other_work_are_no_contention() -> None:

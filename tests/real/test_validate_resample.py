@@ -32,6 +32,7 @@ def test_the_interference_is_drawn_from_its_rounds(tmp_path: Path) -> None:
     assert {round(one or 0.0, 3) for one in drawn} == {1.049, 1.1, 2.0}
     assert 0.1 < drawn.count(2.0) / len(drawn) < 0.4, "two or three of three rounds: 7 of 27"
     assert all(one.time_slices is not None for one in profiles)
+    assert {one.slowdowns and round(one.slowdowns.decode, 3) for one in profiles} == {1.0, 1.1, 2.0}
     alone = [one.contention_factor for one in resampled_profiles(profile, visits, [], 5, 0)]
     assert set(alone) == {1.1}
 

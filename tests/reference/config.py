@@ -102,6 +102,8 @@ class ReferenceConfig:
     training_devices: tuple[str, ...] = ()
     shares_host: bool = False
     interference: float = 1.0
+    slowed_by: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    """By others on the same host: decoding, scoring, training"""
     turn_s: float = 0.0
     """Seconds that an iteration takes longer where kernels run in turns"""
     in_turns: bool = False

@@ -18,6 +18,8 @@ class Activity:
     when_done: Callable[[float], None]
     loss: float = 0.0
     """Of each own second, while it takes turns"""
+    slowed_by: float = 1.0
+    """By others on its host"""
     rate: float = 0.0
     end: float = 0.0
 
@@ -42,9 +44,10 @@ class World:
         demand: Demand,
         when_done: Callable[[float], None],
         loss: float = 0.0,
+        slowed_by: float = 1.0,
     ) -> None:
         """Begin an activity now."""
-        self.active.append(Activity(own_seconds, devices, demand, when_done, loss))
+        self.active.append(Activity(own_seconds, devices, demand, when_done, loss, slowed_by))
         self._set_rates()
 
     def in_this_instant(self, seconds: float) -> bool:
@@ -76,7 +79,7 @@ class World:
 
     def _set_rates(self) -> None:
         for activity in self.active:
-            rate = min((self._rate_on(device, activity.loss) for device in activity.devices), default=1.0)
+            rate = min((self._rate_on(device, activity) for device in activity.devices), default=1.0)
             if activity.rate == 0.0:
                 activity.end = self.now + activity.own_seconds / rate
             elif rate != activity.rate:
@@ -84,12 +87,12 @@ class World:
                 activity.end = self.now + left / rate
             activity.rate = rate
 
-    def _rate_on(self, device: str, loss: float) -> float:
-        here = [activity.demand for activity in self.active if device in activity.devices]
-        f = self.interference if len(here) > 1 else 1.0
+    def _rate_on(self, device: str, activity: Activity) -> float:
+        here = [other.demand for other in self.active if device in other.devices]
         if device.startswith("host "):
-            return 1.0 / f
+            return 1.0 / activity.slowed_by if len(here) > 1 else 1.0
+        f = self.interference if len(here) > 1 else 1.0
         if self.in_turns:
-            f *= 1.0 + loss if len(here) > 1 else 1.0
+            f *= 1.0 + activity.loss if len(here) > 1 else 1.0
             return 1.0 / (f * max(1.0, sum(max(demand) for demand in here)))
         return 1.0 / (f * max(1.0, sum(m for m, _ in here), sum(a for _, a in here)))

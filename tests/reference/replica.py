@@ -239,7 +239,8 @@ class ContinuousReplica:
         self.busy = True
         self.machine.counters.kernel_gen += max(demand) * seconds
         config = self.machine.config
-        self.machine.world.start(seconds, config.devices_of_replica(self.index), demand, done, loss)
+        devices, (slowed_by, _, _) = config.devices_of_replica(self.index), config.slowed_by
+        self.machine.world.start(seconds, devices, demand, done, loss, slowed_by)
 
 
 class StaticReplica:
@@ -340,4 +341,5 @@ class StaticReplica:
         self.busy = True
         self.machine.counters.kernel_gen += max(demand) * seconds
         config = self.machine.config
-        self.machine.world.start(seconds, config.devices_of_replica(self.index), demand, done, loss)
+        devices, (slowed_by, _, _) = config.devices_of_replica(self.index), config.slowed_by
+        self.machine.world.start(seconds, devices, demand, done, loss, slowed_by)

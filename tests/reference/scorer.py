@@ -163,7 +163,10 @@ class Scorer:
         devices = self.config.devices_of_worker(worker.index)
         demand = self.config.demand("score", seconds, host)
         self.counters.kernel_score += max(demand) * (seconds + host)
-        self.world.start(seconds + host, devices, demand, lambda end: self._done(worker, end))
+        _, slowed_by, _ = self.config.slowed_by
+        self.world.start(
+            seconds + host, devices, demand, lambda end: self._done(worker, end), slowed_by=slowed_by
+        )
 
     def _done(self, worker: Worker, end: float) -> None:
         for piece in worker.in_service:

@@ -62,7 +62,8 @@ class Training:
 
         self.busy = True
         config = self.machine.config
-        self.machine.world.start(seconds, config.devices_of_training(), config.training_demand(), done)
+        devices, (_, _, slowed_by) = config.devices_of_training(), config.slowed_by
+        self.machine.world.start(seconds, devices, config.training_demand(), done, slowed_by=slowed_by)
 
     def trained(self, version: int) -> tuple[TrainedRollout, ...]:
         """The records of the batch, ``version`` being the one before its update."""
@@ -111,7 +112,8 @@ class WeightUpdate:
         device, host = config.stage("update_weights", 0.0, 0.0)
         if device + host > 0:
             demand = config.demand("sync", device, host)
-            machine.world.start(device + host, config.devices_of_sync(), demand, self._finish)
+            devices, (_, _, slowed_by) = config.devices_of_sync(), config.slowed_by
+            machine.world.start(device + host, devices, demand, self._finish, slowed_by=slowed_by)
         else:
             self._finish(self.start)
 

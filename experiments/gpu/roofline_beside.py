@@ -174,7 +174,7 @@ def _sample(one: "Measured", costs: Costs) -> Sample:
         seconds = sum(costs.training.stage_times(batch)[: len(TRAINING_STAGES) - 1])
     else:
         seconds = costs.training.stage_times(BatchShape((1,), (1,))).update_weights
-    return Sample(point.kind, point.rows, one.median, min(one.repeats), max(one.repeats), seconds)
+    return Sample(point.kind, point.rows, one.seconds, min(one.repeats), max(one.repeats), seconds)
 
 
 def _decode(axes: "Axes", samples: Sequence[Sample]) -> None:

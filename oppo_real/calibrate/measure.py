@@ -9,7 +9,7 @@ lost in their noise.
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,7 +42,8 @@ class Visit:
     point: Point
     number: int
     seconds: tuple[float, ...]
-    """Single samples of this visit; their median counts as one repeat."""
+    """Single samples of this visit; their mean counts as one repeat: a run pays for its slow iterations,
+    too."""
     host_seconds: tuple[float, ...] = ()
     """Decode: the part of each sample that the driver took. Pieces: seconds of each on their way to the
     worker."""
@@ -50,9 +51,9 @@ class Visit:
     """Training: seconds by stage."""
 
     @property
-    def median(self) -> float:
+    def mean(self) -> float:
         """Seconds."""
-        return median(self.seconds)
+        return fmean(self.seconds)
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON."""

@@ -1,4 +1,4 @@
-"""From measured points to a cost profile (medians, else the fit) and its files: profile, samples, fit."""
+"""From measured points to a cost profile (measured, else the fit) and its files: profile, samples, fit."""
 
 import hashlib
 import json
@@ -59,7 +59,7 @@ def decode_table(data: Sequence[Measured]) -> DecodeTable:
     rows: dict[int, dict[float, float]] = {}
     for one in data:
         if one.point.cell is not None:
-            rows.setdefault(one.point.n, {})[one.point.cell[1]] = one.median
+            rows.setdefault(one.point.n, {})[one.point.cell[1]] = one.seconds
     full = [
         DecodeRow(n_running=n, kv_tokens=tuple(sorted(row)), seconds=tuple(row[kv] for kv in sorted(row)))
         for n, row in sorted(rows.items())
@@ -75,11 +75,11 @@ def forward_table(name: str, data: Sequence[Measured], fit: Fit) -> tuple[Prefil
 
     Raises OppoError for fewer than two of either that were measured, or where even the fit gives no time.
     """
-    at_cells = {one.point.cell: one for one in data if one.point.cell is not None and one.median > 0}
+    at_cells = {one.point.cell: one for one in data if one.point.cell is not None and one.seconds > 0}
     tokens = sorted({cell[0] for cell in at_cells})
     contexts = sorted({cell[1] for cell in at_cells})
     if len(tokens) < 2 or len(contexts) < 2:
-        lost = [one for one in data if one.point.cell is not None and not one.median > 0]
+        lost = [one for one in data if one.point.cell is not None and not one.seconds > 0]
         raise _lost_in_noise(name, lost[0].point.tokens) if lost else _too_little(name)
     seconds = {cell: _moved(one, cell, fit) for cell, one in at_cells.items()}
     measured = dict(seconds)
@@ -99,11 +99,11 @@ def forward_table(name: str, data: Sequence[Measured], fit: Fit) -> tuple[Prefil
 
 
 def training_table(stages: dict[str, list[Measured]]) -> TrainingTable:
-    """Medians of the batches in the table, by tokens. Raises OppoError for fewer than two batch sizes."""
+    """Seconds of the batches in the table, by tokens. Raises OppoError for fewer than two batch sizes."""
     columns: dict[str, tuple[float, ...]] = {}
     tokens: list[float] = []
     for stage, data in stages.items():
-        at_cells = {one.point.cell[0]: one.median for one in data if one.point.cell is not None}
+        at_cells = {one.point.cell[0]: one.seconds for one in data if one.point.cell is not None}
         tokens = sorted(at_cells)
         if len(tokens) < 2:
             raise _too_little("training")
@@ -113,15 +113,15 @@ def training_table(stages: dict[str, list[Measured]]) -> TrainingTable:
 
 
 def _moved(one: Measured, cell: tuple[float, float], fit: Fit) -> float:
-    """The median, times fitted seconds of the cell over fitted seconds of the batch that was run."""
+    """What was measured, times fitted seconds of the cell over fitted seconds of the batch that was run."""
     fitted = fit.predict(one.point)
     if not fitted > 0:
-        return one.median
+        return one.seconds
     by_name = {coefficient.name: coefficient.value for coefficient in fit.coefficients}
     more = by_name["per_token"] * (cell[0] - one.point.tokens) + by_name["per_pair"] * (
         cell[0] * cell[1] - one.point.pairs
     )
-    return one.median * max(0.0, fitted + more) / fitted
+    return one.seconds * max(0.0, fitted + more) / fitted
 
 
 def _from_fit(total: float, context: float, measured: dict[tuple[float, float], float], fit: Fit) -> float:
@@ -156,7 +156,7 @@ def _too_little(table: str) -> OppoError:
 
 def tail_factor(data: Sequence[Measured]) -> float | None:
     """How much longer a decode batch with a long tail takes than an even one of the same rollouts and total
-    KV: the largest ratio of medians that the repeats confirm (the fastest of the one is slower than the
+    KV: the largest ratio that the repeats confirm (the fastest of the one is slower than the
         slowest of the other), at least 1; None if none was run.
     """
     even = {one.point.cell: one for one in data if one.point.cell is not None}
@@ -165,7 +165,7 @@ def tail_factor(data: Sequence[Measured]) -> float | None:
     if not pairs:
         return None
     return max(
-        [1.0, *(tail.median / flat.median for tail, flat in pairs if min(tail.repeats) > max(flat.repeats))]
+        [1.0, *(tail.seconds / flat.seconds for tail, flat in pairs if min(tail.repeats) > max(flat.repeats))]
     )
 
 
@@ -178,7 +178,7 @@ METHOD: Final = (
     "wall clock of a running engine, device synchronised, warm-up apart: decode by whole iterations of the"
     " driver's loop (its host time included), prefill as the iteration that joins less those after it,"
     " scoring by appended pieces, cuts by rounds and pieces of the same tokens, training by whole updates of"
-    " batches shaped like the trace; medians of repeats in shuffled passes, drawn to the fit as far as"
+    " batches shaped like the trace; the middle of repeats in shuffled passes, drawn to the fit as far as"
     " repeats disagree; contention by two processes"
 )
 
@@ -301,7 +301,7 @@ def calibrate_from(
         score=tables["score"],
         score_ref=tables.get("score_ref"),
         training=training,
-        update_weights=sync.median,
+        update_weights=sync.seconds,
         round_fixed_s=cuts.seconds("round"),
         piece_fixed_s=cuts.seconds("piece"),
         piece_send_s=cuts.seconds("send"),

@@ -148,7 +148,7 @@ def _decode(axes: "Axes", data: Sequence[Measured], fit: Fit) -> None:
 
 def _forwards(axes: "Axes", visits: Sequence[Visit], fits: dict[str, Fit]) -> None:
     for kind, marker in (("prefill", "o"), ("score", "s"), ("score_ref", "D")):
-        data = [one for one in _points_of(visits, kind) if one.median > 0]
+        data = [one for one in _points_of(visits, kind) if one.seconds > 0]
         if not data or kind not in fits:
             continue
         _bars(axes, data, marker, stage_colour(kind), kind)
@@ -165,10 +165,10 @@ def _points_of(visits: Sequence[Visit], kind: str) -> list[Measured]:
 
 
 def _bars(axes: "Axes", data: Sequence[Measured], marker: str, colour: str, label: str | None) -> None:
-    """Medians, with the range of the repeats."""
+    """Middles, with the range of the repeats."""
     if not data:
         return
-    middles = [1e3 * one.median for one in data]
+    middles = [1e3 * one.seconds for one in data]
     below = [middle - 1e3 * min(one.repeats) for middle, one in zip(middles, data, strict=True)]
     above = [1e3 * max(one.repeats) - middle for middle, one in zip(middles, data, strict=True)]
     places = [one.point.kv_tokens if one.point.kind == "decode" else one.point.tokens for one in data]

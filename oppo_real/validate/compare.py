@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from oppo_real.calibrate.fit import middle
 from oppo_real.validate.views import STAGES, WORK, StepView, Views
 from oppo_sim.columns import DISTRIBUTIONS
 from oppo_sim.draws import stream_key
@@ -227,17 +228,6 @@ def compare_predictions(
 def mean_seconds(runs: Sequence[Views], stage: str, warmup_steps: int) -> float:
     """The mean of the steps after the warm-up of each run, and the middle of the runs."""
     return float(middle([fmean(step.seconds[stage] for step in views[warmup_steps:]) for views in runs]))
-
-
-def middle(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Of the last axis: the median of the means of all pairs, each value with itself, too (Hodges and
-    Lehmann, "Estimates of Location Based on Rank Tests", 1963); of three values, which it would not save
-    from one wild one, the median. Without wild values it scatters little more than the mean, where a median
-    of five scatters by a fifth more."""
-    array = np.asarray(values, dtype=np.float64)
-    count = array.shape[-1]
-    first, second = np.triu_indices(count) if count > 3 else (np.arange(count), np.arange(count))
-    return np.asarray(np.median((array[..., first] + array[..., second]) / 2.0, axis=-1))
 
 
 def measured_speedup(baseline: Sequence[Views], policy: Sequence[Views], warmup_steps: int) -> float:

@@ -16,6 +16,7 @@ from oppo_real.calibrate.contention import (
     slowdowns_of,
     time_slices_of,
 )
+from oppo_real.calibrate.fit import middle
 from oppo_real.calibrate.measure import Visit
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.profile import PrefillTable, Profile
@@ -27,8 +28,8 @@ _Ratios = Mapping[tuple[float, float], float]
 def resampled_profiles(
     profile: Profile, visits: Sequence[Visit], met: Sequence[Contention], count: int, seed: int
 ) -> Iterator[Profile]:
-    """``count`` profiles in which each measured cell is multiplied by (median of its visits drawn anew /
-    median of them), and what sharing costs is that of the rounds of each of ``met`` drawn anew, with a share
+    """``count`` profiles in which each measured cell is multiplied by (middle of its visits drawn anew /
+    middle of them), and what sharing costs is that of the rounds of each of ``met`` drawn anew, with a share
     of what other work took of them: how much of it meets a run, between none and all, nobody knows.
 
     A point visited once is as uncertain as one visit of the others is. Cells that were filled from the fit
@@ -41,7 +42,7 @@ def resampled_profiles(
         return
     generator = np.random.default_rng(stream_key(seed, "validate/resample"))
     single = [key for key, group in grouped.items() if len(group) < 2]
-    of_a_visit = spread_of_visits([[visit.median for visit in group] for group in grouped.values()])
+    of_a_visit = spread_of_visits([[visit.mean for visit in group] for group in grouped.values()])
     for _ in range(count):
         drawn = {
             key: [group[i] for i in generator.integers(len(group), size=len(group))]
@@ -84,15 +85,15 @@ def spread_of_moments(visits: Sequence[Visit], seconds: float) -> float:
     """
     usual: dict[str, list[float]] = {}
     for visit in visits:
-        usual.setdefault(visit.point.key, []).append(visit.median)
+        usual.setdefault(visit.point.key, []).append(visit.mean)
     moments, lasted, longer = [], 0.0, 0.0
     for visit in visits:
         expected = median(usual[visit.point.key])
-        if visit.median <= 0.0 or expected <= 0.0:
+        if visit.mean <= 0.0 or expected <= 0.0:
             continue
-        took = visit.median * len(visit.seconds)
+        took = visit.mean * len(visit.seconds)
         lasted += took
-        longer += took * log(visit.median / expected)
+        longer += took * log(visit.mean / expected)
         if lasted >= seconds:
             moments.append(longer / lasted)
             lasted = longer = 0.0
@@ -125,7 +126,7 @@ def _scaled(
     """``single``: factors of the points that were visited once."""
 
     def ratio(key: str, stage: str | None = None) -> float:
-        before, now = _median(visits[key], stage), _median(drawn[key], stage)
+        before, now = _middle(visits[key], stage), _middle(drawn[key], stage)
         return now / before * single.get(key, 1.0) if before > 0 and now > 0 else 1.0
 
     def ratios(kind: str, stage: str | None = None) -> _Ratios:
@@ -179,5 +180,5 @@ def _table(table: PrefillTable, ratios: _Ratios) -> PrefillTable:
     return table.model_copy(update={"seconds": seconds})
 
 
-def _median(group: Sequence[Visit], stage: str | None) -> float:
-    return median(visit.median if stage is None else visit.stages.get(stage, 0.0) for visit in group)
+def _middle(group: Sequence[Visit], stage: str | None) -> float:
+    return float(middle([visit.mean if stage is None else visit.stages.get(stage, 0.0) for visit in group]))

@@ -94,7 +94,7 @@ def test_a_calibration_from_engines_to_simulator(tmp_path: Path) -> None:
     for visit in session.visits:
         point = visit.point
         if point.kind == "decode" and point.cell is not None:
-            same = sorted(other.median for other in session.visits if other.point == point)
+            same = sorted(other.mean for other in session.visits if other.point == point)
             low, high = sorted((sum(same) / 2, fits["decode"].predict(point)))
             seconds = costs.actor.decode_time(point.n, point.kv_tokens)
             assert low * (1 - 1e-9) <= seconds <= high * (1 + 1e-9), "a median drawn to the fit"
@@ -110,7 +110,7 @@ def test_a_calibration_from_engines_to_simulator(tmp_path: Path) -> None:
     ]
     assert len({point.tokens for point in exact}) > 2
     for point in exact:
-        repeats = [visit.median for visit in score if visit.point == point]
+        repeats = [visit.mean for visit in score if visit.point == point]
         pieces = point.n * profile.piece_fixed_s
         batch = costs.scorer.prefill_time(point.tokens, point.pairs) + pieces
         if pieces < 0.9 * min(repeats):  # else what a piece costs is beyond this machine's noise
@@ -157,7 +157,7 @@ def test_what_a_cut_costs_is_the_slope_over_rounds_and_pieces() -> None:
     found = [cuts.seconds(name) for name in ("round", "piece", "send")]
     assert found == pytest.approx([0.003, 0.002, 0.0005], rel=1e-6)
     (batch,) = cuts.without_pieces([Measured(pieces[2], (0.03,))])
-    assert batch.median == pytest.approx(0.022)
+    assert batch.seconds == pytest.approx(0.022)
     nothing = Cuts([], [], [], 0)
     assert nothing.seconds("round") is nothing.seconds("piece") is nothing.seconds("send") is None
 
@@ -431,7 +431,7 @@ def test_a_streamed_reference_model_is_measured_in_pairs(monkeypatch: pytest.Mon
     monkeypatch.setattr(measure, "_append", append)
     point = Point("score_ref", ((0, 8),))
     visit = visit_point(cast(Bench, bench), point, 0)
-    assert visit.median == pytest.approx(3.0, rel=0.2)
+    assert visit.mean == pytest.approx(3.0, rel=0.2)
     alone, both = id(bench.scorer), id(bench.scorer_with_ref)
     assert asked[:4] == [alone, both, both, alone]
 

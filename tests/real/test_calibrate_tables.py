@@ -42,7 +42,7 @@ def test_a_cell_that_was_not_run_follows_its_neighbours_not_only_the_fit() -> No
     hole = next(one for one in data if one.point.cell and one.point.cell[0] == most)
     fit = fit_table("score", data, SCORE_BASIS, resamples=5)
     slow = [
-        Measured(one.point, (2 * one.median,)) if one.point.tokens == most else one
+        Measured(one.point, (2 * one.seconds,)) if one.point.tokens == most else one
         for one in data
         if one is not hole
     ]
@@ -78,7 +78,7 @@ def test_the_tail_is_what_the_repeats_confirm() -> None:
     noisy = [
         Measured(
             one.point,
-            (one.median, 1.3 * one.median) if one.point.cell is None else (one.median, 1.1 * one.median),
+            (one.seconds, 1.3 * one.seconds) if one.point.cell is None else (one.seconds, 1.1 * one.seconds),
         )
         for one in measured("decode", flat)
     ]

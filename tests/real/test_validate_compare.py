@@ -7,6 +7,7 @@ from math import isnan, nan, sqrt
 import numpy as np
 import pytest
 
+from oppo_real.calibrate.fit import middle
 from oppo_real.validate.compare import (
     Distribution,
     agreement,
@@ -15,7 +16,6 @@ from oppo_real.validate.compare import (
     difference,
     mean_seconds,
     measured_speedup,
-    middle,
     percentile_interval,
 )
 from oppo_real.validate.measure import MeasuredRun, Turn, plan_turns, run_from_plain

@@ -221,6 +221,7 @@ def write_validation(root: Path) -> None:
     record = {
         "format": "oppo-validation/1", "scenario": "two cores", "unit": "seconds", "policies": ["sequential", "oppo"],
         "repeats": 3, "steps": 6, "warmup_steps": 2, "rank_agreement": 1.0,
+        "pairs_told_apart": 2, "swaps": [{"told_apart": True}, {"told_apart": False}],
         "speedups": [{"policy": "oppo", "baseline": "sequential", "predicted": 1.21, "predicted_interval": [1.1, 1.3], "measured": 1.1,
                       "measured_interval": [None, None], "error": 0.1}],
         "stages": {policy: {"gen": cell, "step": cell} for policy in ("sequential", "oppo")},
@@ -249,6 +250,7 @@ def test_a_validation_shows_measured_beside_predicted(tmp_path: Path) -> None:
     assert page.text("strong", class_="badge measured") == ["measured"]
     assert page.text("p", class_="answer") == ["The largest error of a predicted speed-up is +10.0 % (oppo)."]
     assert "5 of 6 steps made the same decisions." in page.text("li")
+    assert "Of 2 pairs that the repeats tell apart, 1 is in the predicted order." in page.text("li")
     assert "mind this" in page.text("li")
     cells = page.text("td")
     for text in ("1.21×", "1.10 to 1.30", "1.10×", "–", "step 4: trained rollout 3", "75.0 %"):

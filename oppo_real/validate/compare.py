@@ -143,6 +143,11 @@ class PredictionAccuracy:
         return tuple(pair for pair in self.pairs if pair.swapped)
 
     @property
+    def told_apart(self) -> tuple[Pair, ...]:
+        """Pairs whose measured order the repeats show."""
+        return tuple(pair for pair in self.pairs if pair.told_apart)
+
+    @property
     def rank_agreement(self) -> float:
         """Kendall's tau-b of the policies by step time: 1 where no pair is in the other order, −1 where all
         are; NaN where one side tells no two apart. Of pairs, so that runs of one round stay together."""

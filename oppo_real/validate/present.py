@@ -53,6 +53,7 @@ def record(validated: Validated) -> dict[str, Any]:
         ],
         "rank_agreement": None if found.unsettled else found.rank_agreement,
         "regret": None if found.unsettled else found.regret,
+        "pairs_told_apart": len(found.told_apart),
         "swaps": []
         if found.unsettled
         else [asdict(one) | {"told_apart": one.told_apart} for one in found.swaps],
@@ -218,6 +219,9 @@ def sentences(validated: Validated) -> Iterator[str]:
     if not found.unsettled:
         tau, regret = significant(found.rank_agreement), format_percent(found.regret)
         yield f"rank agreement of the policies by step time (Kendall's tau): {tau}"
+        if apart := found.told_apart:
+            ordered = sum(not pair.swapped for pair in apart)
+            yield f"pairs that the repeats tell apart, in the predicted order: {ordered} of {len(apart)}"
         for pair in found.swaps:
             verdict = "" if pair.told_apart else "; the repeats do not tell them apart"
             yield (
@@ -239,11 +243,11 @@ def sentences(validated: Validated) -> Iterator[str]:
     if validated.profile is not None:
         factor = validated.profile.contention_factor
         yield f"interference of decoding beside scoring: {significant(factor) if factor else 'not measured'}"
-        slices, apart = validated.profile.time_slices, validated.profile.slowdowns
-        if apart is not None and validated.request.scenario.placement.scoring == "separate":
+        slices, slowed = validated.profile.time_slices, validated.profile.slowdowns
+        if slowed is not None and validated.request.scenario.placement.scoring == "separate":
             yield (
-                f"on cores of their own: decoding takes {significant(apart.decode)} times as long beside"
-                f" scoring, scoring {significant(apart.score)} times beside decoding"
+                f"on cores of their own: decoding takes {significant(slowed.decode)} times as long beside"
+                f" scoring, scoring {significant(slowed.score)} times beside decoding"
             )
         if slices is not None and validated.request.scenario.placement.takes_turns:
             yield (

@@ -114,6 +114,12 @@ def _answer(record: Mapping[str, Any]) -> tuple[str, ...]:
             f"The order of the policies by step time agrees with Kendall's tau {significant(agreement)} (1:"
             " the same order)."
         )
+    if apart := record.get("pairs_told_apart"):
+        ordered = apart - sum(one["told_apart"] for one in record["swaps"])
+        sentences.append(
+            f"Of {counted(apart, 'pair')} that the repeats tell apart, {ordered}"
+            f" {'is' if ordered == 1 else 'are'} in the predicted order."
+        )
     alike = sum(one["alike"] for one in record["decisions"])
     total = sum(one["steps"] for one in record["decisions"])
     if total:

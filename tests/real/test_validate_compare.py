@@ -162,7 +162,8 @@ def test_policies_in_the_other_order_are_named_and_whether_the_repeats_show_it()
         "oppo": [run(9, 5), run(9, 6), run(9, 5.5)],
     }
     predicted = {"sequential": [run(9, 8)], "intra": [run(9, 10)], "oppo": [run(9, 9)]}
-    noisy, shown = compare_predictions(predicted, measured, 1).swaps
+    found = compare_predictions(predicted, measured, 1)
+    noisy, shown = found.swaps
     assert (noisy.first, noisy.second) == ("sequential", "intra")
     # Ratios of the rounds 10/9, 12/13 and 11/10.5: of three the median.
     assert (noisy.predicted, noisy.measured) == pytest.approx((8 / 10, 11 / 10.5))
@@ -170,6 +171,10 @@ def test_policies_in_the_other_order_are_named_and_whether_the_repeats_show_it()
     assert (shown.first, shown.second) == ("sequential", "oppo")
     assert shown.told_apart
     assert (shown.low, shown.high) == pytest.approx((2, 2))  # in every round
+    assert [(one.first, one.second) for one in found.told_apart] == [
+        ("sequential", "oppo"),
+        ("intra", "oppo"),
+    ]
     alone = {policy: runs[:1] for policy, runs in measured.items()}
     assert not any(one.told_apart for one in compare_predictions(predicted, alone, 1).swaps)
 

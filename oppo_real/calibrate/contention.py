@@ -259,12 +259,13 @@ def meetings_of(plan: CalibrationPlan) -> list[Meeting]:
     at middle contexts with a scoring batch of middle size; both with a small update, where anything is
     trained; the middle ones with a small and a large scoring batch."""
     decode = [point for point in plan.points if point.kind == "decode" and point.cell is not None]
-    sizes = sorted({point.n for point in decode})
     by_size = {
         size: sorted((point for point in decode if point.n == size), key=lambda point: point.kv_tokens)
-        for size in sizes
+        for size in sorted({point.n for point in decode})
     }
-    batches = [by_size[size][len(by_size[size]) // 2] for size in sizes]
+    most = max(map(len, by_size.values()))
+    # Of a size between two others only the ends are measured.
+    batches = [points[len(points) // 2] for points in by_size.values() if len(points) > min(2, most - 1)]
     middle = batches[len(batches) // 2]
     scored = sorted(
         (point for point in plan.points if point.kind == "score"), key=lambda point: (point.tokens, point.key)

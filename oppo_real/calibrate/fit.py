@@ -9,10 +9,10 @@ point; so both the noise of the clock and what the basis cannot say widen them. 
 whole regime of batch sizes and predict it from the others: neighbours of a left-out row would give it away.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from math import log
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -178,14 +178,14 @@ def regime_size(point: Point) -> int:
 
 
 def regimes(data: Sequence[Measured]) -> list[list[int]]:
-    """Indices of the points by batch-size regime, at most four of about as many sizes each, rising."""
-    sizes = sorted({regime_size(one.point) for one in data})
-    count = min(_REGIMES, len(sizes))
-    bounds = [sizes[len(sizes) * (place + 1) // count - 1] for place in range(count)]
-    found: list[list[int]] = [[] for _ in bounds]
-    for index, one in enumerate(data):
-        found[bisect_left(bounds, regime_size(one.point))].append(index)
-    return found
+    """Indices of the points by batch-size regime: at most four, even by ratio, rising."""
+    sizes = [max(1, regime_size(one.point)) for one in data]
+    count, low, high = min(_REGIMES, len(set(sizes))), min(sizes), max(sizes)
+    found: list[list[int]] = [[] for _ in range(count)]
+    for index, size in enumerate(sizes):
+        share = log(size / low) / log(high / low) if high > low else 0.0
+        found[min(count - 1, int(count * share))].append(index)
+    return [group for group in found if group]
 
 
 def fit_table(

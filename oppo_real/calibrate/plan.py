@@ -24,6 +24,9 @@ LEAD: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS // 2
 least."""
 _SETTLED: Final = 16
 """Iterations after a join until an engine has its usual pace: on a CPU the first take half as long again."""
+_EACH_UP_TO: Final = 12
+"""Rollouts decoded together, up to which every batch size is measured: a kernel takes rows by twos or more,
+and the torch engine on a CPU takes a sixth longer for three rollouts than for four."""
 _SPREAD: Final = 0.3
 """Of the mean, by which contexts of a measured decode batch lie below and above it."""
 SHORTEST_CONTEXT: Final = LEAD + 1
@@ -299,18 +302,21 @@ def _decode(sizes: Sizes) -> list[Point]:
     batch_sizes = geometric(1, max(2, sizes.max_running), 5)
     contexts = geometric(max(SHORTEST_CONTEXT, sizes.max_length // 64), sizes.max_length - TAIL, 4)
     points = []
-    for n in batch_sizes:
+    each = range(1, min(_EACH_UP_TO, sizes.max_running) + 1)
+    for n in sorted({*batch_sizes, *each}):
         fitting = [context for context in contexts if _fits([context] * n, sizes)]
         if len(fitting) < 2:
             continue
         if len(fitting) < len(contexts):
             fitting = _with_last(fitting, _longest_that_fits(n, sizes))
+        if n not in batch_sizes:  # its place between its neighbours, not its line
+            fitting = [fitting[min(1, len(fitting) - 2)], fitting[-1]]
         for context in fitting:
             essential = n in (batch_sizes[0], batch_sizes[1]) and context in (fitting[0], fitting[-1])
             spread = _spread(n, context, fitting[-1])
             rows = tuple((tokens, 1) for tokens in (spread if _fits(spread, sizes) else [context] * n))
             points.append(Point("decode", rows, (float(n), float(n * context)), essential))
-        if n >= 4:
+        if n >= 4 and n in batch_sizes:
             points += [_ragged(n, context, fitting[-1]) for context in fitting[1:-1]]
     if len({point.n for point in points}) < 2:
         raise OppoError(

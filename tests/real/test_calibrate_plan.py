@@ -25,6 +25,19 @@ def test_decode_spans_rollouts_and_lengths_and_has_long_tails() -> None:
         assert point.longest > 1.5 * twin.longest, "the same total, another longest"
 
 
+def test_every_small_batch_size_is_measured_and_others_by_ratio() -> None:
+    """Kernels take rows by twos or more: three rollouts can take longer than four."""
+    decoded: dict[int, set[float]] = {}
+    for point in make_plan(Sizes(64, 56, 96, 320, (64,), 1024)).points:
+        if point.kind == "decode" and point.cell is not None:
+            decoded.setdefault(point.n, set()).add(point.kv_tokens / point.n)
+    assert sorted(decoded) == [*range(1, 13), 23, 64]
+    assert {n for n, contexts in decoded.items() if len(contexts) > 2} == {1, 3, 8, 23, 64}
+    assert all(min(contexts) < 30 and max(contexts) > 400 for contexts in decoded.values())
+    few = make_plan(Sizes(3, 4, 96, 320, (64,), 1024)).points
+    assert {point.n for point in few if point.kind == "decode"} == {1, 2, 3}
+
+
 def test_decode_tables_are_measured_on_unequal_contexts() -> None:
     even = [point for point in make_plan(SIZES).points if point.kind == "decode" and point.cell is not None]
     for point in even:

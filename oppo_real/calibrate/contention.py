@@ -263,15 +263,16 @@ def meetings_of(plan: CalibrationPlan) -> list[Meeting]:
         size: sorted((point for point in decode if point.n == size), key=lambda point: point.kv_tokens)
         for size in sorted({point.n for point in decode})
     }
-    most = max(map(len, by_size.values()))
-    # Of a size between two others only the ends are measured.
-    batches = [points[len(points) // 2] for points in by_size.values() if len(points) > min(2, most - 1)]
-    middle = batches[len(batches) // 2]
+    sizes = list(by_size.values())
+    lines = [points for points in sizes if len(points) > 2] or sizes  # of other sizes only ends are measured
+    smallest, middle, largest = (
+        points[len(points) // 2] for points in (sizes[0], lines[len(lines) // 2], sizes[-1])
+    )
     scored = sorted(
         (point for point in plan.points if point.kind == "score"), key=lambda point: (point.tokens, point.key)
     )
     score = scored[len(scored) // 2]
-    decoded = dict.fromkeys((middle, batches[0], batches[-1]))
+    decoded = dict.fromkeys((middle, smallest, largest))
     found = [Meeting(("decode", "score"), (point, score)) for point in decoded]
     train = sorted((point for point in plan.points if point.kind == "train"), key=lambda point: point.tokens)
     if train:

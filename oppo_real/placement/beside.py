@@ -18,7 +18,7 @@ class BesideWorkerGroup:
         self.now = decoding.now
         self.submit, self.join, self.abort = decoding.submit, decoding.join, decoding.abort
         self.set_alarm, self.cancel_alarm = decoding.set_alarm, decoding.cancel_alarm
-        self.generate, self.stop = decoding.generate, decoding.stop
+        self.generate, self.stop, self.rests = decoding.generate, decoding.stop, decoding.rests
         self.load_weights = decoding.load_weights
         self.score, self.forget = scoring.score, scoring.forget
         self.wake = scoring.wake

@@ -222,6 +222,9 @@ class ConnectedWorkerGroup:
             self._replicas[index].send("stop")
         return []
 
+    def rests(self, event: Rested) -> bool:
+        return event.told == self._told[event.replica]
+
     def score(self, worker: int, pieces: Sequence[QueuedPiece]) -> None:
         if not self._unscored[worker]:
             self._heard[self._workers[worker]] = monotonic()
@@ -313,7 +316,7 @@ class ConnectedWorkerGroup:
     def _note(self, event: Event) -> bool:
         """False for what is not so any more: a replica rested before it heard that somebody joins it."""
         if isinstance(event, Rested):
-            if event.told != self._told[event.replica]:
+            if not self.rests(event):
                 return False
             self._decoding.discard(event.replica)
             self._clock.rest(event.replica)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_real.engines.interface import Actor, Scorer
 from oppo_real.placement.clock import Alarms, LockStep
-from oppo_real.placement.events import Event, Job, QueuedPiece, Scored
+from oppo_real.placement.events import Event, Job, QueuedPiece, Rested, Scored
 from oppo_real.placement.host import ReplicaHost, ScorerHost
 
 if TYPE_CHECKING:
@@ -75,6 +75,9 @@ class InlineWorkerGroup:
         if self._lock_step:
             return [event for index in self._clock.stop() for event in self._rest(index)]
         return [event for replica in self._replicas if replica.active for event in replica.rest()]
+
+    def rests(self, event: Rested) -> bool:
+        return not self._replicas[event.replica].active
 
     def score(self, worker: int, pieces: Sequence[QueuedPiece]) -> None:
         self._workers[worker].queue(pieces)

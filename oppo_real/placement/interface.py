@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from oppo_real.placement.events import Event, Job, QueuedPiece
+from oppo_real.placement.events import Event, Job, QueuedPiece, Rested
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +42,10 @@ class WorkerGroup(Protocol):
 
     def stop(self) -> Sequence[Event]:
         """Iterations in progress complete, no other begins. Returns what is known of it at once."""
+
+    def rests(self, event: Rested) -> bool:
+        """The replica still rests: nobody has joined it since, not even while the events before this one were
+        handled."""
 
     def score(self, worker: int, pieces: Sequence[QueuedPiece]) -> None:
         """Queue pieces at a scoring worker."""

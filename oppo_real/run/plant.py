@@ -298,9 +298,10 @@ class EnginePlant:
                     self._take(delta)
                 self.meters.decoded(event)
             elif isinstance(event, Rested):
-                self._decoding.discard(event.replica)
-                self._rested_at = max(self._rested_at, event.at)
                 self.meters.rested(event.replica, event.counts)
+                if self._group.rests(event):
+                    self._decoding.discard(event.replica)
+                    self._rested_at = max(self._rested_at, event.at)
             elif isinstance(event, Answered):
                 self.tools.answer(event.rollout_id)
             elif isinstance(event, Taken):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pandas as pd
@@ -12,6 +13,8 @@ import pytest
 from oppo_real.engines.interface import Answer, Request, Sampling
 from oppo_real.engines.models import build_causal_lm
 from oppo_real.engines.torch_actor import ActorLimits, TorchActor
+from oppo_real.placement.events import Event, Rested
+from oppo_real.placement.inline import InlineWorkerGroup
 from oppo_real.run.folder import RealRequest, run_to_folder
 from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import run_real
@@ -71,6 +74,34 @@ def test_in_free_running_nobody_finishes_before_his_tools_have_answered(
     needed = [waited[row] for row in rollouts[c.TRACE_ROW]]
     assert max(needed) > 0.2
     assert (rollouts[c.FINISHED_S] - began >= needed).all()
+    assert run.steps[c.TOKENS_DECODED].sum() == (
+        run.steps[c.TOKENS_TRAINED].sum() + run.steps[c.TOKENS_IN_FLIGHT].iloc[-1]
+    )
+
+
+@pytest.mark.parametrize(
+    "policy", [{"name": "oppo", "overcommit": 2, "chunk_size": 5}, "sequential"], ids=["oppo", "sequential"]
+)
+def test_a_replica_that_is_joined_before_its_rest_is_heard_of_decodes_on(
+    monkeypatch: pytest.MonkeyPatch, policy: Any
+) -> None:
+    own, late = InlineWorkerGroup.events, []
+
+    def events(group: InlineWorkerGroup, timeout: float | None = None) -> list[Event]:
+        """News that a replica rests come together with the next answer, and after it."""
+        found = own(group, timeout)
+        answer = group._alarms.next()
+        if answer is not None and any(isinstance(event, Rested) for event in found):
+            sleep(max(0.0, answer - group.now()))
+            rested = [event for event in found if isinstance(event, Rested)]
+            late.extend(rested)
+            others = [event for event in found if not isinstance(event, Rested)]
+            return [*others, *group._alarms.due(group.now()), *rested]
+        return found
+
+    monkeypatch.setattr(InlineWorkerGroup, "events", events)
+    run = run_real(with_tools(steps=4, rollout=TWO, policy=policy))
+    assert late
     assert run.steps[c.TOKENS_DECODED].sum() == (
         run.steps[c.TOKENS_TRAINED].sum() + run.steps[c.TOKENS_IN_FLIGHT].iloc[-1]
     )

@@ -248,7 +248,7 @@ class ConnectedWorkerGroup:
 
     def events(self, timeout: float | None = None) -> list[Event]:
         early, self._early = self._early, []
-        events = [event for event in early if self._note(event)]
+        events = [*self._noted(early)]
         if self._lock_step:
             while not events and (self._decoding or any(self._unscored) or self._alarms.next() is not None):
                 events = self._next_instant()
@@ -272,7 +272,7 @@ class ConnectedWorkerGroup:
         if kind == "forgot":
             self._unscored[self._workers.index(link)] -= told
         else:
-            events += [event for event in told if self._note(event)]
+            events += self._noted(told)
 
     def _hear(self, link: Link) -> tuple[Any, ...]:
         message = link.receive()
@@ -303,7 +303,7 @@ class ConnectedWorkerGroup:
         events: list[Event] = []
         for index in sorted(replicas):
             _, told, *idle = self._hear(self._replicas[index])
-            events += [event for event in told if self._note(event)]
+            events += self._noted(told)
             if any(idle):
                 self._idle.add(index)
         return events
@@ -313,16 +313,14 @@ class ConnectedWorkerGroup:
             self._replicas[index].send("stop")
         return self._replies(replicas)
 
-    def _note(self, event: Event) -> bool:
-        """False for what is not so any more: a replica rested before it heard that somebody joins it."""
-        if isinstance(event, Rested):
-            if not self.rests(event):
-                return False
-            self._decoding.discard(event.replica)
-            self._clock.rest(event.replica)
-        elif isinstance(event, Scored):
-            self._unscored[event.worker] -= event.pieces
-        return True
+    def _noted(self, events: Sequence[Event]) -> Sequence[Event]:
+        for event in events:
+            if isinstance(event, Rested) and self.rests(event):
+                self._decoding.discard(event.replica)
+                self._clock.rest(event.replica)
+            elif isinstance(event, Scored):
+                self._unscored[event.worker] -= event.pieces
+        return events
 
     def _next_instant(self) -> list[Event]:
         """Scores of this instant; when there are none to come, the next iterations that end, or alarms."""

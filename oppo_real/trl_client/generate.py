@@ -42,6 +42,9 @@ class GenerateGroup(InlineWorkerGroup):
         counts = ActorCounts(decoded=self._decoded)
         self._delivered = [Delivered(0, tuple(deltas), ()), Rested(0, at, counts)]
 
+    def rests(self, event: Rested) -> bool:
+        return not self.jobs
+
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int, keep_kv: bool) -> None:
         self._version = version
 

@@ -9,7 +9,7 @@ from typing import Any
 from oppo_real.calibrate.plan import TIMED_ITERATIONS, WARM_ITERATIONS
 from oppo_sim.files import whole_file, write_errors
 
-_METHOD = 3
+_METHOD = 4
 """Raised when what is timed changes."""
 _VOLATILE = frozenset({"seed", "weight_version", "kv_bytes_per_token", "cuda_graphs"})
 """Entries of a resolved configuration that change while the engine runs, or that no second depends on."""

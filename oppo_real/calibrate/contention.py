@@ -123,6 +123,17 @@ class Contention:
         return of(first), of(second)
 
 
+def grown_met(point: Point) -> int:
+    """Tokens that each rollout of a decode batch grows by in a meeting, up to its planned context; then the
+    batch begins again."""
+    return max(2, min(context for context, _ in point.rows) // 2)
+
+
+def kv_tokens_met(point: Point) -> float:
+    """KV tokens of a decode batch in the mean iteration of a meeting."""
+    return point.kv_tokens - point.n * grown_met(point) / 2.0
+
+
 def contention_of(meeting: Meeting, rounds: Sequence[Round]) -> Contention:
     """What was found in ``rounds``, beside what shared demand alone explains: the demands that a profile
     states where nobody measured them."""

@@ -11,11 +11,13 @@ from time import perf_counter, sleep
 from typing import Any, Final, NamedTuple
 
 from oppo_real.calibrate.bench import Bench
-from oppo_real.calibrate.contention import Activity, Meeting, Round, taken_by_others
+from oppo_real.calibrate.contention import Activity, Meeting, Round, grown_met, taken_by_others
 from oppo_real.calibrate.measure import training_batch
 from oppo_real.calibrate.plan import Point
 from oppo_real.engines.interface import Request, ScorePiece
 from oppo_real.placement.cores import available_cores
+from oppo_real.placement.events import Job, QueuedPiece
+from oppo_real.placement.host import ReplicaHost, ScorerHost
 from oppo_sim.errors import OppoError
 
 _HEAD_START_S: Final = 0.05
@@ -234,39 +236,44 @@ _NOTHING: Final[_Unit] = (lambda: False, lambda: None)
 
 
 def _decode_unit(bench: Bench, point: Point) -> _Unit:
-    """One iteration. Rollouts half grown begin again; the iteration that prefills them does not count."""
+    """One iteration of a replica's own loop. Rollouts half grown begin again; the iteration that prefills
+    them does not count."""
     lengths = [context for context, _ in point.rows]
-    grown = max(2, min(lengths) // 2)
+    grown = grown_met(point)
     ids, left = range(0), 0
+    replica = ReplicaHost(0, bench.actor, True)
 
     def unit() -> bool:
         nonlocal ids, left
         begins = not left
         if begins:
-            bench.actor.abort(ids)
+            replica.abort(ids)
             ids, left = bench.take_ids(len(lengths)), grown
             prompts = [max(1, length - grown) for length in lengths]
-            bench.actor.submit(
+            replica.submit(
                 [
-                    Request(i, bench.tokens(i, prompt), grown + 1, grown + 1)
+                    Job(Request(i, bench.tokens(i, prompt), grown + 1, grown + 1), 0)
                     for i, prompt in zip(ids, prompts, strict=True)
                 ]
             )
-        bench.actor.step()
+            replica.begin(perf_counter(), grown + 1, None)
+        replica.turn(perf_counter(), perf_counter)
         left -= 1
         return not begins
 
-    return unit, lambda: bench.actor.abort(ids)
+    return unit, lambda: replica.abort(ids)
 
 
 def _score_unit(bench: Bench, point: Point) -> _Unit:
     sizes = [new for _, new in point.rows]
     tokens = [bench.tokens(index, size) for index, size in enumerate(sizes)]
+    worker = ScorerHost(0, bench.scorer, point.tokens)
 
     def unit() -> bool:
-        bench.scorer.append(
-            [ScorePiece(i, new, True) for i, new in zip(bench.take_ids(len(sizes)), tokens, strict=True)]
-        )
+        ids = bench.take_ids(len(sizes))
+        worker.queue([QueuedPiece(ScorePiece(i, new, True), 1) for i, new in zip(ids, tokens, strict=True)])
+        worker.take()
+        worker.score(perf_counter)
         return True
 
     return unit, lambda: None

@@ -12,7 +12,7 @@ whole regime of batch sizes and predict it from the others: neighbours of a left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from math import log
+from math import log, sqrt
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ RESAMPLES: Final = 400
 LEVEL: Final = 0.95
 _PRIOR_REPEATS: Final = 2
 """As many repeats does the variance of all points count beside a point's own."""
-_REGIMES: Final = 4
+REGIMES: Final = 4
 _WORST: Final = 5
 
 
@@ -61,6 +61,14 @@ def middle(values: ArrayLike) -> Floats:
 def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     first, second = np.triu_indices(count) if count > 3 else (np.arange(count), np.arange(count))
     return first, second
+
+
+def spread_of_repeats(points: Sequence[Sequence[float]]) -> float:
+    """Standard deviation of the logarithm of one repeat's seconds around its point's, from points with more
+    than one (``points``: seconds of the repeats of each); 0 where none has."""
+    logs = [np.log(repeats) for repeats in points if len(repeats) > 1 and min(repeats) > 0.0]
+    freedom = sum(len(one) - 1 for one in logs)
+    return sqrt(sum(float(((one - one.mean()) ** 2).sum()) for one in logs) / freedom) if freedom else 0.0
 
 
 class Measured(NamedTuple):
@@ -179,13 +187,17 @@ def regime_size(point: Point) -> int:
 
 def regimes(data: Sequence[Measured]) -> list[list[int]]:
     """Indices of the points by batch-size regime: at most four, even by ratio, rising."""
-    sizes = [max(1, regime_size(one.point)) for one in data]
-    count, low, high = min(_REGIMES, len(set(sizes))), min(sizes), max(sizes)
-    found: list[list[int]] = [[] for _ in range(count)]
-    for index, size in enumerate(sizes):
-        share = log(size / low) / log(high / low) if high > low else 0.0
-        found[min(count - 1, int(count * share))].append(index)
-    return [group for group in found if group]
+    found = regimes_of([float(max(1, regime_size(one.point))) for one in data])
+    return [
+        group for regime in range(REGIMES) if (group := [i for i, one in enumerate(found) if one == regime])
+    ]
+
+
+def regimes_of(sizes: Sequence[float]) -> list[int]:
+    """The batch-size regime of each size, from 0: at most ``REGIMES``, even by ratio."""
+    count, low, high = min(REGIMES, len(set(sizes))), min(sizes), max(sizes)
+    shares = [log(size / low) / log(high / low) if high > low else 0.0 for size in sizes]
+    return [min(count - 1, int(count * share)) for share in shares]
 
 
 def fit_table(

@@ -1,4 +1,5 @@
-"""How far a prediction rests on noise of the calibration: profiles from visits drawn anew."""
+"""Profiles drawn anew, of which intervals are: noise of visits and rounds, and tables as far off as batches
+lie that are in no cell."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -16,8 +17,9 @@ from oppo_real.calibrate.contention import (
     slowdowns_of,
     time_slices_of,
 )
-from oppo_real.calibrate.fit import middle
+from oppo_real.calibrate.fit import REGIMES, middle, regimes_of, spread_of_repeats
 from oppo_real.calibrate.measure import Visit
+from oppo_real.validate.off_table import NOTHING_OFF, Kind, OffTable
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.profile import PrefillTable, Profile
 from oppo_sim.draws import stream_key
@@ -26,14 +28,21 @@ _Ratios = Mapping[tuple[float, float], float]
 
 
 def resampled_profiles(
-    profile: Profile, visits: Sequence[Visit], met: Sequence[Contention], count: int, seed: int
+    profile: Profile,
+    visits: Sequence[Visit],
+    met: Sequence[Contention],
+    count: int,
+    seed: int,
+    off_table: OffTable = NOTHING_OFF,
 ) -> Iterator[Profile]:
     """``count`` profiles in which each measured cell is multiplied by (middle of its visits drawn anew /
-    middle of them), and what sharing costs is that of the rounds of each of ``met`` drawn anew, with a share
-    of what other work took of them: how much of it meets a run, between none and all, nobody knows.
+    middle of them), and what sharing costs is that of one batch of ``met``, its rounds drawn anew, with a
+    share of what other work took of them: which of them a run's are like, and how much of other work meets
+    it, between none and all, nobody knows. Each batch-size regime of a table is as far off as one of
+    the batches ``off_table``, drawn for it.
 
     A point visited once is as uncertain as one visit of the others is. Cells that were filled from the fit
-    stay as they are. Nothing is given where no point has two visits.
+    have no visits to draw. Nothing is given where no point has two visits.
     """
     grouped: dict[str, list[Visit]] = {}
     for visit in visits:
@@ -42,7 +51,7 @@ def resampled_profiles(
         return
     generator = np.random.default_rng(stream_key(seed, "validate/resample"))
     single = [key for key, group in grouped.items() if len(group) < 2]
-    of_a_visit = spread_of_visits([[visit.mean for visit in group] for group in grouped.values()])
+    of_a_visit = spread_of_repeats([[visit.mean for visit in group] for group in grouped.values()])
     for _ in range(count):
         drawn = {
             key: [group[i] for i in generator.integers(len(group), size=len(group))]
@@ -50,8 +59,10 @@ def resampled_profiles(
         }
         by_chance = np.exp(of_a_visit * generator.standard_normal(len(single)))
         scaled = _scaled(profile, grouped, drawn, dict(zip(single, by_chance.tolist(), strict=True)))
+        scaled = _off(scaled, off_table, generator)
         if met:
-            (again,) = drawn_anew(met, generator, 1)
+            like = met[int(generator.integers(len(met)))]
+            (again,) = drawn_anew([like], generator, 1)
             scaled = sharing_as_in(scaled, beside_others(again, generator.uniform()))
         yield scaled
 
@@ -65,14 +76,6 @@ def sharing_as_in(profile: Profile, met: Sequence[Contention]) -> Profile:
             "time_slices": time_slices_of(met),
         }
     )
-
-
-def spread_of_visits(points: Sequence[Sequence[float]]) -> float:
-    """Standard deviation of the logarithm of a visit's seconds around its point's, from points that were
-    visited more than once (``points``: seconds of the visits of each); 0 where none was."""
-    logs = [np.log(visits) for visits in points if len(visits) > 1 and min(visits) > 0.0]
-    freedom = sum(len(one) - 1 for one in logs)
-    return sqrt(sum(float(((one - one.mean()) ** 2).sum()) for one in logs) / freedom) if freedom else 0.0
 
 
 def spread_of_moments(visits: Sequence[Visit], seconds: float) -> float:
@@ -165,6 +168,35 @@ def _scaled(
             "score": _table(profile.score, ratios("score")),
             "training": profile.training.model_copy(update=stages),
             "update_weights": profile.update_weights * (synced[0] if synced else 1.0),
+        }
+    )
+
+
+def _off(profile: Profile, off_table: OffTable, generator: np.random.Generator) -> Profile:
+    """Tables as far from the truth as the batches in no cell are from the tables, regime by regime."""
+
+    def factors(kind: Kind, sizes: Sequence[float]) -> list[float]:
+        drawn = off_table.drawn(kind, generator, REGIMES)
+        return [drawn[regime] for regime in regimes_of(sizes)]
+
+    sizes = [float(row.n_running) for row in profile.decode.rows]
+    rows = tuple(
+        row.model_copy(update={"seconds": tuple(factor * second for second in row.seconds)})
+        for row, factor in zip(profile.decode.rows, factors("decode", sizes), strict=True)
+    )
+    scored = zip(profile.score.seconds, factors("score", profile.score.tokens), strict=True)
+    seconds = tuple(tuple(factor * second for second in row) for row, factor in scored)
+    table = profile.training
+    trained = factors("train", table.tokens) if table.measured else []
+    stages = {
+        stage: tuple(factor * second for second, factor in zip(column, trained, strict=True))
+        for stage, column in table.stages.items()
+    }
+    return profile.model_copy(
+        update={
+            "decode": profile.decode.model_copy(update={"rows": rows}),
+            "score": profile.score.model_copy(update={"seconds": seconds}),
+            "training": table.model_copy(update=stages),
         }
     )
 

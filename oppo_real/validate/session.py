@@ -23,6 +23,7 @@ from oppo_real.validate.measure import (
     own_cores_kept,
     plan_turns,
 )
+from oppo_real.validate.off_table import NOTHING_OFF, off_table
 from oppo_real.validate.predict import check_places, predict
 from oppo_real.validate.resample import (
     resampled_profiles,
@@ -153,7 +154,8 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
             notes.append(f"questions outside the profile's tables, answered by extrapolation: {asked}")
         unanswered = 0
         visits = () if session is None else session.visits
-        drawn = resampled_profiles(profile, visits, met, PROFILES, scenario.seed)
+        off = NOTHING_OFF if session is None else off_table(profile, visits, session.contention)
+        drawn = resampled_profiles(profile, visits, met, PROFILES, scenario.seed, off)
         for number, other in enumerate(drawn):
             progress("simulating", number, PROFILES)
             try:

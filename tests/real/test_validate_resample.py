@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from oppo_real.calibrate.contention import Meeting, Round, contention_of
+from oppo_real.calibrate.fit import spread_of_repeats
 from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.plan import Point
 from oppo_real.validate.resample import (
     resampled_profiles,
     spread_of_moments,
     spread_of_runs,
-    spread_of_visits,
 )
 from oppo_sim.costs.profile import load_profile
 from tests.real.test_validate_predict import content
@@ -63,7 +63,7 @@ def test_a_point_visited_once_is_as_uncertain_as_a_visit_of_the_others(tmp_path:
     once = Point("decode", ((int(kv / running), 1),) * int(running), (running, kv))
     twice = Point("sync", ())
     visits = [Visit(once, 0, (seconds,)), Visit(twice, 0, (0.1,)), Visit(twice, 1, (0.121,))]
-    assert spread_of_visits([[seconds], [0.1, 0.121]]) == pytest.approx(log(1.21) / 2**0.5)
+    assert spread_of_repeats([[seconds], [0.1, 0.121]]) == pytest.approx(log(1.21) / 2**0.5)
     drawn = [one.decode.rows[0].seconds[0] for one in resampled_profiles(profile, visits, [], 4000, 0)]
     assert np.std(np.log(drawn)) == pytest.approx(log(1.21) / 2**0.5, rel=0.05)
     alike = [*visits[:1], Visit(twice, 0, (0.1,)), Visit(twice, 1, (0.1,))]

@@ -42,6 +42,19 @@ class OffTable:
         chosen = np.array(found)[generator.integers(len(found), size=count)]
         return [float(factor) for factor in np.exp(sign * chosen)]
 
+    @property
+    def told(self) -> str:
+        """A sentence; empty where no batch says anything."""
+        names = {"decode": "decoding", "score": "scoring", "train": "updates"}
+        found = {name: getattr(self, kind) for kind, name in names.items()}
+        said = [f"{sqrt(fmean([r * r for r in off])):.1%} ({name})" for name, off in found.items() if off]
+        if not said:
+            return ""
+        return (
+            f"batches of the calibration that are in no cell lie {', '.join(said)} from its tables, beyond"
+            " chance (root mean square); predicted intervals hold as much"
+        )
+
 
 NOTHING_OFF: Final = OffTable()
 

@@ -155,6 +155,8 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
         unanswered = 0
         visits = () if session is None else session.visits
         off = NOTHING_OFF if session is None else off_table(profile, visits, session.contention)
+        if off.told:
+            notes.append(off.told)
         drawn = resampled_profiles(profile, visits, met, PROFILES, scenario.seed, off)
         for number, other in enumerate(drawn):
             progress("simulating", number, PROFILES)

@@ -10,7 +10,7 @@ import pytest
 from oppo_real.calibrate.contention import Meeting, Round, contention_of, kv_tokens_met
 from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.plan import Point
-from oppo_real.validate.off_table import OffTable, off_table
+from oppo_real.validate.off_table import NOTHING_OFF, OffTable, off_table
 from oppo_real.validate.resample import resampled_profiles
 from oppo_sim.costs.profile import Profile, load_profile
 from tests.test_costs_profile import TRUTH, content
@@ -49,6 +49,10 @@ def test_it_is_measured_over_told_seconds_of_batches_in_no_cell(profile: Profile
     assert found.decode == pytest.approx([log(1.1)])
     assert found.score == pytest.approx([log(0.9)])
     assert found.train == pytest.approx([log(1.35 / told)])
+    assert found.told.startswith(
+        "batches of the calibration that are in no cell lie 9.5% (decoding), 10.5% (sc"
+    )
+    assert not NOTHING_OFF.told
 
 
 def test_chance_is_taken_out(profile: Profile) -> None:

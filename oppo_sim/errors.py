@@ -1,8 +1,25 @@
 """The one error a user sees: a sentence that says what is wrong, where, and how to mend it."""
 
+import sys
+from contextlib import suppress
+from typing import TextIO
+
 
 class OppoError(Exception):
     """Bad input or an impossible request. The command line prints the message and exits with code 2."""
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """In place of ``warnings.showwarning`` on a command line: one line, which names no line of code."""
+    with suppress(OSError):
+        print(f"oppo: warning: {' '.join(str(message).split())}", file=file or sys.stderr, flush=True)
 
 
 def check_count(name: str, value: object, low: int, high: int) -> None:

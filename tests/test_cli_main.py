@@ -2,6 +2,7 @@
 
 import ast
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from oppo_sim.cli import main as cli
 from oppo_sim.errors import OppoError
 from tests.cli_runs import write_scenario
+from tests.test_costs_profile import content
 
 
 def oppo(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
@@ -202,3 +204,14 @@ def test_broken_yaml_ends_with_exit_code_2_and_one_sentence(tmp_path: Path) -> N
     assert result.stdout == ""
     assert result.stderr.startswith(f"oppo: error: {path} line 2")
     assert result.stderr.count("\n") == 1
+
+
+def test_a_warning_is_one_line_that_names_no_code(tmp_path: Path) -> None:
+    (tmp_path / "profile.json").write_text(json.dumps(content()))
+    scenario = write_scenario(tmp_path, costs={"kind": "profile", "path": "profile.json"})
+    result = oppo("simulate", str(scenario), "-o", str(tmp_path / "out"), "--no-figures")
+    assert result.returncode == 0, result.stderr
+    warned = [line for line in result.stderr.splitlines() if "outside their range" in line]
+    assert warned
+    assert all(line.startswith("oppo: warning: cost tables: ") for line in warned)
+    assert ".py" not in result.stderr

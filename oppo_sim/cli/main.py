@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -11,7 +12,7 @@ from typing import NamedTuple, NoReturn, TextIO
 import click
 
 from oppo_sim.cli.progress import with_quiet
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import OppoError, show_warning
 from oppo_sim.given_command import given_command
 
 LONGEST_WORD = 300
@@ -182,6 +183,7 @@ def main() -> NoReturn:
         # A terminal without Δ must not end in a traceback.
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    warnings.showwarning = show_warning
     terminated: list[int] = []
 
     def end(number: int, _frame: object) -> None:

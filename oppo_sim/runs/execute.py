@@ -7,6 +7,7 @@ tasks finish.
 
 import os
 import signal
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,7 @@ from threading import Thread
 from time import sleep
 from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
-from oppo_sim.errors import HaltError, OppoError, check_count
+from oppo_sim.errors import HaltError, OppoError, check_count, show_warning
 from oppo_sim.policies.held import held
 from oppo_sim.runs.evaluate import evaluate
 from oppo_sim.runs.request import Finished, RunRequest
@@ -187,8 +188,6 @@ class Runner:
 
 def _warn_of_own(policy: str) -> None:
     """That no other process can make the runs of this policy."""
-    import warnings
-
     warnings.warn(
         f"only this program holds policy {policy}, so its runs are made in this process: write it to a file"
         " and import it from there to use several",
@@ -255,8 +254,6 @@ def _ray(executor: Executor) -> Iterator[int]:
 
 def _close(results: Any) -> None:
     """End a generator of joblib's that was left before its end."""
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of tasks that are given up, which is what is wanted
         results.close()
@@ -272,6 +269,7 @@ def _follow(main: Main) -> None:
     if _followed:
         return
     _followed.append(main.pid)
+    warnings.showwarning = show_warning
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with, args=(main.pid, os.getppid), daemon=True).start()
 

@@ -24,6 +24,10 @@ _TAKEN: Final = 0.05
 """Share of the time of two together that other work may have before it is told."""
 
 
+_MOST_TAKEN: Final = 0.9
+"""Of an activity's time, by other work, at most."""
+
+
 class Round(NamedTuple):
     """One round of a meeting. Mean seconds of a unit (an iteration, a batch, an update) of each activity."""
 
@@ -209,18 +213,19 @@ def taken_by_others(waited: tuple[float, float], held: float) -> tuple[float, fl
     return beyond, beyond
 
 
-def beside_others(found: Iterable[Contention], share: float) -> list[Contention]:
-    """``found`` as it is where other work takes ``share`` (0 to 1) of what it took in the rounds."""
+def beside_others(found: Iterable[Contention], share: float, second: float = 0.5) -> list[Contention]:
+    """``found`` as it is where other work takes ``share`` (0 to 1) of what it took in the rounds, where it
+    took of both alike: ``second`` of that from the second activity (1: all), the rest from the first."""
+
+    def kept(taken: float, part: float) -> float:
+        lost = min(_MOST_TAKEN, 2.0 * part * taken)
+        return 1.0 - (1.0 - taken) / (1.0 - lost) ** share
+
     return [
         replace(
             one,
             by_round=tuple(
-                each._replace(
-                    taken=(
-                        1.0 - (1.0 - each.taken[0]) ** (1.0 - share),
-                        1.0 - (1.0 - each.taken[1]) ** (1.0 - share),
-                    )
-                )
+                each._replace(taken=(kept(each.taken[0], 1.0 - second), kept(each.taken[1], second)))
                 for each in one.by_round
             ),
         )

@@ -37,9 +37,9 @@ def resampled_profiles(
 ) -> Iterator[Profile]:
     """``count`` profiles in which each measured cell is multiplied by (middle of its visits drawn anew /
     middle of them), and what sharing costs is that of one batch of ``met``, its rounds drawn anew, with a
-    share of what other work took of them: which of them a run's are like, and how much of other work meets
-    it, between none and all, nobody knows. Each batch-size regime of a table is as far off as one of
-    the batches ``off_table``, drawn for it.
+    share of what other work took of them: which of them a run's are like, how much of other work meets it,
+    between none and all, and with cores apart whose core it has, nobody knows. Each batch-size regime of a
+    table is as far off as one of the batches ``off_table``, drawn for it.
 
     A point visited once is as uncertain as one visit of the others is. Cells that were filled from the fit
     have no visits to draw. Nothing is given where no point has two visits.
@@ -63,7 +63,10 @@ def resampled_profiles(
         if met:
             like = met[int(generator.integers(len(met)))]
             (again,) = drawn_anew([like], generator, 1)
-            scaled = sharing_as_in(scaled, beside_others(again, generator.uniform()))
+            share, scoring = generator.uniform(size=2).tolist()
+            scaled = sharing_as_in(scaled, beside_others(again, share))
+            apart = slowdowns_of(beside_others(again, share, scoring))
+            scaled = scaled.model_copy(update={"slowdowns": apart})
         yield scaled
 
 

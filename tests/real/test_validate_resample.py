@@ -51,6 +51,24 @@ def test_a_run_may_meet_none_or_all_of_the_other_work_that_rounds_met(tmp_path: 
     assert np.mean(np.log(drawn) / log(1.25)) == pytest.approx(0.5, abs=0.05)
 
 
+def test_other_work_may_fall_on_one_of_two_cores(tmp_path: Path) -> None:
+    (tmp_path / "profile.json").write_text(json.dumps(content()))
+    profile = load_profile(tmp_path / "profile.json")
+    sync = Point("sync", ())
+    visits = [Visit(sync, number, (0.1,)) for number in range(2)]
+    rounds = [Round((1.0, 1.0), (1.25, 1.25), taken=(0.2, 0.2))] * 4
+    beside = contention_of(Meeting(("decode", "score"), (sync, sync)), rounds)
+    drawn = [one.slowdowns for one in resampled_profiles(profile, visits, [beside], 400, 0)]
+    decode, score = np.array([(one.decode, one.score) for one in drawn if one is not None]).T
+    # All of what it took of both, from one: 40 % of its time.
+    assert 1.5 < score.max() <= 1 / 0.6
+    assert 1.5 < decode.max() <= 1 / 0.6
+    assert np.corrcoef(decode, score)[0, 1] < 0.5, "what the one loses, the other does not"
+    # In turns on one core there is no other core to fall on.
+    slices = [one.time_slices for one in resampled_profiles(profile, visits, [beside], 400, 0)]
+    assert max(one.interference for one in slices if one is not None) <= 1.25
+
+
 def test_a_point_visited_once_is_as_uncertain_as_a_visit_of_the_others(tmp_path: Path) -> None:
     (tmp_path / "profile.json").write_text(json.dumps(content()))
     profile = load_profile(tmp_path / "profile.json")

@@ -219,7 +219,7 @@ def beside_others(found: Iterable[Contention], share: float, second: float = 0.5
 
     def kept(taken: float, part: float) -> float:
         lost = min(_MOST_TAKEN, 2.0 * part * taken)
-        return 1.0 - (1.0 - taken) / (1.0 - lost) ** share
+        return 1.0 - (1.0 - taken) / float((1.0 - lost) ** share)
 
     return [
         replace(

@@ -22,6 +22,10 @@ def show_warning(
         print(f"oppo: warning: {' '.join(str(message).split())}", file=file or sys.stderr, flush=True)
 
 
+def hide_warning(*_args: object, **_kwargs: object) -> None:
+    """The same where the command is to be quiet."""
+
+
 def check_count(name: str, value: object, low: int, high: int) -> None:
     """Raises OppoError for what is no whole number (numpy's are some), and for one out of range."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):

@@ -215,3 +215,12 @@ def test_a_warning_is_one_line_that_names_no_code(tmp_path: Path) -> None:
     assert warned
     assert all(line.startswith("oppo: warning: cost tables: ") for line in warned)
     assert ".py" not in result.stderr
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_quiet_says_no_warning_in_any_process(tmp_path: Path, jobs: str) -> None:
+    (tmp_path / "profile.json").write_text(json.dumps(content()))
+    scenario = write_scenario(tmp_path, costs={"kind": "profile", "path": "profile.json"})
+    out = ("-o", str(tmp_path / "out"), "--jobs", jobs, "--no-figures", "--seeds", "2")
+    result = oppo("compare", str(scenario), *out, "--quiet")
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,5 +1,6 @@
 """How far a long command is: a bar on a terminal, elsewhere (a log, a batch job) a line a minute."""
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
@@ -7,6 +8,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
+
+from oppo_sim.errors import hide_warning, show_warning
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -119,6 +122,8 @@ def say_notes(sentences: Iterable[str]) -> None:
 
 def _hush(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     ctx.meta[_QUIET] = value
+    if value and warnings.showwarning is show_warning:  # not what a caller in Python has set
+        warnings.showwarning = hide_warning
 
 
 QUIET = click.option(
@@ -128,7 +133,7 @@ QUIET = click.option(
     expose_value=False,
     is_eager=True,
     callback=_hush,
-    help="No progress and no notes on standard error; errors are still said.",
+    help="No progress, notes or warnings on standard error; errors are still said.",
 )
 
 

@@ -18,7 +18,7 @@ from threading import Thread
 from time import sleep
 from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
-from oppo_sim.errors import HaltError, OppoError, check_count, show_warning
+from oppo_sim.errors import HaltError, OppoError, check_count, hide_warning, show_warning
 from oppo_sim.policies.held import held
 from oppo_sim.runs.evaluate import evaluate
 from oppo_sim.runs.request import Finished, RunRequest
@@ -153,7 +153,7 @@ class Runner:
             batch_size=1,
             pre_dispatch="2*n_jobs",
         )
-        main = Main(os.getpid(), os.getcwd())
+        main = Main(os.getpid(), os.getcwd(), warnings.showwarning is hide_warning)
         tasks = (delayed(_evaluate_all)(task, main) for task in self._tasks(left, self._jobs))
         first = [delayed(_compile_first)(main)] if self._compiles_first(len(left)) else []
         results = None
@@ -201,6 +201,8 @@ class Main(NamedTuple):
     pid: int
     folder: str
     """Where relative paths begin; a process that waits for tasks is older than a change of it."""
+    quiet: bool
+    """It says no warning."""
 
 
 def _evaluate_all(requests: Sequence[RunRequest], main: Main | None = None) -> Finished:
@@ -269,7 +271,7 @@ def _follow(main: Main) -> None:
     if _followed:
         return
     _followed.append(main.pid)
-    warnings.showwarning = show_warning
+    warnings.showwarning = hide_warning if main.quiet else show_warning
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with, args=(main.pid, os.getppid), daemon=True).start()
 

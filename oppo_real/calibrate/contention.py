@@ -214,7 +214,7 @@ def taken_by_others(waited: tuple[float, float], held: float) -> tuple[float, fl
 
 
 def beside_others(found: Iterable[Contention], share: float, second: float = 0.5) -> list[Contention]:
-    """``found`` as it is where other work takes ``share`` (0 to 1) of what it took in the rounds, where it
+    """``found`` as it is where other work takes ``share`` (from 0 on) of what it took in the rounds, where it
     took of both alike: ``second`` of that from the second activity (1: all), the rest from the first."""
 
     def kept(taken: float, part: float) -> float:
@@ -239,8 +239,8 @@ def other_work(found: Sequence[Contention]) -> str:
     if not taken or median(taken) <= _TAKEN:
         return ""
     return (
-        f"other work had {median(taken):.0%} of the time in which decoding and scoring ran together: what"
-        " they cost each other is told without it, and intervals of a validation reach from none of it to all"
+        f"other work had {median(taken):.0%} of the time in which decoding and scoring ran together: a"
+        " profile says what they cost each other without it, a validation predicts its runs beside as much"
     )
 
 

@@ -36,10 +36,11 @@ def resampled_profiles(
     off_table: OffTable = NOTHING_OFF,
 ) -> Iterator[Profile]:
     """``count`` profiles in which each measured cell is multiplied by (middle of its visits drawn anew /
-    middle of them), and what sharing costs is that of one batch of ``met``, its rounds drawn anew, with a
-    share of what other work took of them: which of them a run's are like, how much of other work meets it,
-    between none and all, and with cores apart whose core it has, nobody knows. Each batch-size regime of a
-    table is as far off as one of the batches ``off_table``, drawn for it.
+    middle of them), and what sharing costs is that of one batch of ``met``, its rounds drawn anew, beside
+    other work: which of them a run's are like, how much of other work meets it (from none to twice what met
+    the rounds, as much likeliest) and, with cores apart, how much of it is on the scoring worker's (half to
+    all), nobody knows. Each batch-size regime of a table is as far off as one of the batches ``off_table``,
+    drawn for it.
 
     A point visited once is as uncertain as one visit of the others is. Cells that were filled from the fit
     have no visits to draw. Nothing is given where no point has two visits.
@@ -63,20 +64,30 @@ def resampled_profiles(
         if met:
             like = met[int(generator.integers(len(met)))]
             (again,) = drawn_anew([like], generator, 1)
-            share, scoring = generator.uniform(size=2).tolist()
-            scaled = sharing_as_in(scaled, beside_others(again, share))
-            apart = slowdowns_of(beside_others(again, share, scoring))
-            scaled = scaled.model_copy(update={"slowdowns": apart})
+            share = float(generator.triangular(0.0, 1.0, 2.0))
+            scaled = sharing_in_runs(scaled, again, share, float(generator.uniform(0.5, 1.0)))
         yield scaled
 
 
-def sharing_as_in(profile: Profile, met: Sequence[Contention]) -> Profile:
-    """The profile with what sharing costs in the rounds of ``met``."""
+def sharing_in_runs(
+    profile: Profile, met: Sequence[Contention], share: float = 1.0, scoring: float = 0.75
+) -> Profile:
+    """The profile with what sharing costs in runs between the rounds of ``met``, beside the same other work.
+
+    A third process goes to a core that rests and stays there when both are busy. The scoring worker's rests
+    more often than a replica's: through an update, and while it waits for chunks. So most of what other work
+    takes is taken from scoring; the middle of half of it and all.
+
+    Args:
+        share: of what other work took in the rounds, from 0 on.
+        scoring: how much of that from scoring where it has cores of its own, 0 to 1. On one core both lose.
+    """
+    both = beside_others(met, share)
     return profile.model_copy(
         update={
-            "contention_factor": contention_factor(met),
-            "slowdowns": slowdowns_of(met),
-            "time_slices": time_slices_of(met),
+            "contention_factor": contention_factor(both),
+            "slowdowns": slowdowns_of(beside_others(met, share, scoring)),
+            "time_slices": time_slices_of(both),
         }
     )
 

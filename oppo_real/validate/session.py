@@ -27,7 +27,7 @@ from oppo_real.validate.off_table import NOTHING_OFF, off_table
 from oppo_real.validate.predict import check_places, predict
 from oppo_real.validate.resample import (
     resampled_profiles,
-    sharing_as_in,
+    sharing_in_runs,
     spread_of_moments,
     spread_of_runs,
 )
@@ -131,8 +131,8 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     if calibrating is not None:
         notes.extend(calibrating.notes)
         if profile is not None and met:
-            # A profile lacks what its rounds disagree about; here the point is to lie in its interval.
-            profile = sharing_as_in(profile, met)
+            # A profile lacks what its rounds disagree about, and other work; here the runs met it, too.
+            profile = sharing_in_runs(profile, met)
     elif profile is None:
         notes.append("lock-step: numbers are decode iterations, and decisions are what is compared")
 

@@ -5,6 +5,7 @@ from functools import partial
 from math import nan
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from oppo_real.calibrate.plan import sizes_of
@@ -104,6 +105,14 @@ def test_the_settings_that_a_search_ranks(tmp_path: Path) -> None:
     assert variants[-1].label in json.loads((tmp_path / "out" / "validation.json").read_text())["policies"]
 
     assert "--from-tune" in run_refused(file, "--from-tune", str(searched), "--policies", "sequential,oppo")
+
+    # Of settings that ran alike only the first is measured.
+    table = read_table(searched / "trials.parquet", "")
+    place = table.index[table[c.TRIAL] == chosen[c.TRIAL]][0]
+    twin = table.loc[[place]].assign(**{c.TRIAL: table[c.TRIAL].max() + 1, "policy.max_deferrals": "7"})
+    pd.concat([table, twin], ignore_index=True).to_parquet(searched / "trials.parquet")
+    assert [one.label for one in variants_of_search(scenario, searched)] == [one.label for one in variants]
+    table.to_parquet(searched / "trials.parquet")
 
     # The choice comes first, also where another one ranks before it (and broke a bound on fresh seeds).
     record = json.loads((searched / "tune.json").read_text())

@@ -1,4 +1,5 @@
-"""The one error a user sees: a sentence that says what is wrong, where, and how to mend it."""
+"""The one error a user sees: a sentence that says what is wrong, where, and how to mend it; and how the
+command line says a warning."""
 
 import sys
 from contextlib import suppress

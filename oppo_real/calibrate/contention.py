@@ -22,8 +22,6 @@ _WAITED: Final = 0.1
 """Share of the time that a process alone may wait for a core."""
 _TAKEN: Final = 0.05
 """Share of the time of two together that other work may have before it is told."""
-
-
 _MOST_TAKEN: Final = 0.9
 """Of an activity's time, by other work, at most."""
 

@@ -20,6 +20,10 @@ from oppo_real.engines.packed_plan import Span
 from oppo_real.engines.packed_store import KVStore
 from oppo_sim.errors import OppoError
 
+_ROOM = 1.5
+"""Tokens of an arena that is not to grow, over those that the rollouts may hold: extents have a quarter of
+headroom, and a block."""
+
 
 class Feed(NamedTuple):
     """The next tokens of one rollout."""
@@ -177,20 +181,28 @@ def _cached_forward(
 class PackedModel:
     """A model and the keys and values of its rollouts."""
 
-    def __init__(self, model: torch.nn.Module, block_tokens: int = 16, graphs: bool = False) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        block_tokens: int = 16,
+        graphs: bool = False,
+        capacity: int | None = None,
+    ) -> None:
         """``model``: a transformers model with a head (see ``models.py``); it keeps packed attention from now
         on.
 
         ``graphs``: replay captured decode steps on a CUDA device (see ``packed_graphs.py``); no effect
-        elsewhere.
+        elsewhere. ``capacity``: tokens that the rollouts together may hold, where that is bounded.
         """
         prepare(model)
         model.eval()
         self.model = model
         self.device = next(model.parameters()).device
         captured = graphs and self.device.type == "cuda"
-        # Captured steps hold addresses, so an arena under them is not given back between phases.
-        self.store = KVStore(_layers(model), block_tokens, shrink=not captured)
+        # Captured steps hold addresses, so an arena under them is not given back between phases, nor does it
+        # grow where its size can be known: every growth would have all steps captured anew.
+        room = int(_ROOM * capacity) if captured and capacity is not None else 0
+        self.store = KVStore(_layers(model), block_tokens, shrink=not captured, room=room)
         self.dtype = next(model.parameters()).dtype
         self.vocab_size = int(model.config.get_text_config().vocab_size)  # type: ignore[union-attr, operator]
         self._trunk = backbone(model)

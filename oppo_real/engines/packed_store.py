@@ -38,8 +38,9 @@ class KVStore:
     Token 0 … block−1 of the arena belong to nobody: padding rows of a captured decode step write there.
     """
 
-    def __init__(self, layers: int, block_tokens: int = 16, shrink: bool = True) -> None:
-        """Extents grow by ``block_tokens``. ``shrink``: give memory back when a quarter is in use."""
+    def __init__(self, layers: int, block_tokens: int = 16, shrink: bool = True, room: int = 0) -> None:
+        """Extents grow by ``block_tokens``. ``shrink``: give memory back when a quarter is in use. ``room``:
+        tokens that the arena has room for from the start."""
         if block_tokens < 1:
             raise OppoError(f"kv_block_tokens is {block_tokens}; give a number of tokens from 1 on.")
         self.block_tokens = block_tokens
@@ -49,8 +50,9 @@ class KVStore:
         self._keys: list[torch.Tensor | None] = [None] * layers
         self._values: list[torch.Tensor | None] = [None] * layers
         self._extents: dict[int, _Extent] = {}
-        self._size = block_tokens
-        self._holes: list[tuple[int, int]] = []
+        self._room = _rounded(max(block_tokens, room), block_tokens)
+        self._size = self._room
+        self._holes = self._one_hole()
         self._held = 0
         self._layer_bytes: dict[int, int] = {}
 
@@ -142,8 +144,8 @@ class KVStore:
         self._extents.clear()
         self._keys = [None] * len(self._keys)
         self._values = [None] * len(self._values)
-        self._size = self.block_tokens
-        self._holes = []
+        self._size = self._room
+        self._holes = self._one_hole()
         self._held = 0
         self.generation += 1
 
@@ -158,6 +160,11 @@ class KVStore:
         values.index_copy_(0, index, value)
 
     # ---- the arena -----------------------------------------------------------------------------------------
+
+    def _one_hole(self) -> list[tuple[int, int]]:
+        """All of an empty arena."""
+        free = self._size - self.block_tokens
+        return [(self.block_tokens, free)] if free else []
 
     def _wanted(self, need: int, limit: int | None) -> int:
         roomy = need + max(self.block_tokens, need // 4)

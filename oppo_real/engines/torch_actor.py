@@ -70,7 +70,9 @@ class TorchActor:
             value = getattr(limits, name)
             if value is not None and value < 1:
                 raise OppoError(f"{name} is {value}; give a number from 1 on, or leave it out.")
-        self._packed = PackedModel(model, limits.kv_block_tokens, graphs=True)
+        self._packed = PackedModel(
+            model, limits.kv_block_tokens, graphs=True, capacity=limits.kv_capacity_tokens
+        )
         if sampling.stop_token_id is not None:
             self._packed.check_tokens((sampling.stop_token_id,), "stop_token_id")
         self._sampling = sampling

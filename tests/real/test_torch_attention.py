@@ -156,9 +156,12 @@ def test_gradients_of_the_plain_path_are_those_of_dense_attention() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.data(), st.integers(1, 8), st.booleans())
-def test_store_keeps_what_was_written_whatever_moves(data: st.DataObject, block: int, shrink: bool) -> None:
-    store = KVStore(2, block, shrink)
+@given(st.data(), st.integers(1, 8), st.booleans(), st.integers(0, 60))
+def test_store_keeps_what_was_written_whatever_moves(
+    data: st.DataObject, block: int, shrink: bool, room: int
+) -> None:
+    store = KVStore(2, block, shrink, room)
+    assert room <= store.size < room + 2 * block
     truth: dict[int, list[float]] = {}
     counter = 0.0
     for _ in range(data.draw(st.integers(1, 25))):
@@ -217,6 +220,24 @@ def test_store_gives_memory_back_and_bounds_headroom() -> None:
     store.free(7)
     assert store.size == 4
     assert store.bytes_per_token() == 16
+
+
+def test_an_arena_with_room_keeps_its_address() -> None:
+    """Captured steps hold addresses: as long as the tokens fit one and a half times, nothing is captured
+    again."""
+    store = KVStore(1, block_tokens=4, shrink=False, room=600)
+    store.reserve({0: 1})
+    store.write(0, torch.tensor([store.start(0)]), torch.ones(1, 1, 2), torch.ones(1, 1, 2))
+    store.advance(0, 1)
+    address = store.keys(0).data_ptr()
+    for tokens in range(2, 51):
+        store.reserve(dict.fromkeys(range(8), tokens))
+        for rollout in range(8):
+            store.advance(rollout, tokens - store.length(rollout))
+    store.free(3)
+    store.reserve({9: 50})
+    assert (store.size, store.generation) == (600, 0)
+    assert store.keys(0).data_ptr() == address
 
 
 def test_captured_row_counts_waste_little() -> None:

@@ -76,7 +76,9 @@ class Chosen:
 def chosen() -> st.SearchStrategy[Chosen]:
     return st.builds(
         Chosen,
-        st.sampled_from(["linear", "linear", "profile", "roofline", "mixture", "verifier", "composed"]),
+        st.sampled_from(
+            ["linear", "linear", "profile", "profile on a GPU", "roofline", "mixture", "verifier", "composed"]
+        ),
         st.sampled_from(["in_order", "resample", "by_step"]),
         st.sampled_from(["series", "trace", "saturating", "none"]),
         st.integers(0, 2),
@@ -164,8 +166,9 @@ def costs_of(case: Case, kind: str) -> Costs:
         remove_padding=case.batch % 3 > 0,
     )
     context = CostContext(case.machine.num_replicas, case.machine.num_workers, case.batch, 12, 60, training)
-    if kind == "profile":
-        built = costs_from_profile(Profile.model_validate(profile_content()), context)
+    if kind.startswith("profile"):
+        content = profile_content() | ({"on_device": ON_DEVICE} if kind == "profile on a GPU" else {})
+        built = costs_from_profile(Profile.model_validate(content), context)
         return adjusted(built, case.terms, stages_run(training), case.nominal)
     reward: dict[str, Any] = {"kind": "verifier", "fixed_s": 0.01, "per_token_s": 0.001}
     if kind != "verifier":
@@ -224,6 +227,14 @@ def _json(plain: Any) -> str:
     import json
 
     return json.dumps(plain)
+
+
+ON_DEVICE = {
+    "decode": {"fixed": 0.01, "per_rollout": 0.002, "per_kv_token": 0.0001},
+    "prefill": {"fixed": 0.004, "per_token": 0.0004, "per_pair": 0.00001},
+    "score": {"fixed": 0.003, "per_token": 0.0009, "per_pair": 0.0},
+}
+"""Seconds in which a device computes, of ``profile_content``."""
 
 
 def profile_content() -> dict[str, Any]:

@@ -22,6 +22,7 @@ from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.build import Setup, build_setup
 from oppo_sim.scenario.load import load_scenario
+from tests.fast_setups import ON_DEVICE, profile_content
 
 TRUTH = LinearEngine(0.005, 2e-5, 4e-9, 0.004, 2e-5, 3e-10)
 SIZES, CONTEXTS = (1, 8, 32, 128), (256, 1024, 2048, 4096)
@@ -105,6 +106,22 @@ def test_scenario_gives_costs_with_the_measurement_in_the_manifest(tmp_path: Pat
     assert built.actor_kv_capacity_tokens == 500_000
     assert built.actor.decode_demand(4, 1000) == Demand(0.8, 0.2)
     assert json.loads(json.dumps(built.provenance)) == built.provenance
+
+
+def test_an_activity_asks_for_a_gpu_only_while_it_computes() -> None:
+    plain = profile_content() | {"demands": {"score": {"memory": 0.5, "arithmetic": 1.0}}}
+    context = CostContext(1, 1, 4, 12, 60, TrainingConfig())
+    costs = costs_from_profile(Profile.model_validate({**plain, "on_device": ON_DEVICE}), context)
+    # 2 rollouts with 18 tokens: 30 ms and 1.2 of the host; 0.01 + 2 * 0.002 + 18 * 0.0001 s on the device.
+    assert costs.actor.decode_time(2, 18) == pytest.approx(0.0312)
+    assert costs.actor.decode_demand(2, 18) == pytest.approx(Demand(0.0158 / 0.0312, 0.0))
+    seconds, busy = costs.scorer.prefill_time(30, 300.0), 0.003 + 30 * 0.0009
+    assert costs.scorer.prefill_demand(30, 300.0) == pytest.approx(
+        Demand(0.5 * busy / seconds, busy / seconds)
+    )
+    assert costs.scorer.prefill_demand(4, 4.0).arithmetic < busy / seconds, "launches take most of it"
+    without = costs_from_profile(Profile.model_validate(plain), context)
+    assert without.scorer.prefill_demand(30, 300.0) == Demand(0.5, 1.0)
 
 
 def test_a_scenario_runs_with_the_interference_that_its_profile_measured(tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ class Bench:
     """Prompt and response together, tokens."""
     synchronize: Callable[[], None]
     """Waits for everything queued on the device."""
+    actor_busy: "Callable[[Callable[[], object]], float | None] | None" = None
+    """``device.busy_seconds`` of the actor's GPU; None: it has none."""
+    scorer_busy: "Callable[[Callable[[], object]], float | None] | None" = None
     scorer_with_ref: Scorer | None = None
     """A scorer that runs the reference model too."""
     inline: bool = False

@@ -10,7 +10,7 @@ import numpy as np
 
 from oppo_real.calibrate.plan import CalibrationPlan, Point
 from oppo_sim.costs.demands import Demands, explained_slowdown
-from oppo_sim.costs.profile import Slowdowns, TimeSlices
+from oppo_sim.costs.profile import OnDevice, Slowdowns, TimeSlices
 from oppo_sim.draws import stream_key
 
 Activity = Literal["decode", "score", "train"]
@@ -169,20 +169,33 @@ def slowdowns_of(found: Iterable[Contention]) -> Slowdowns | None:
     return Slowdowns(decode=decode, score=score)
 
 
-def time_slices_of(found: Iterable[Contention]) -> TimeSlices | None:
+def time_slices_of(found: Iterable[Contention], on_device: OnDevice | None = None) -> TimeSlices | None:
     """What decoding and scoring lose where they take turns: f from what scoring takes longer than the turns
     explain, then seconds an iteration of decoding from what remains of its; medians over batches. None: not
-    measured."""
+    measured. ``on_device``: of a profile; a turn lasts as long as the GPU computes."""
     measured = decode_beside_score(found)
     if not measured:
         return None
-    explained = explained_slowdown(Demands(), in_turns=True)
-    interference = max(1.0, median(one.slowdown[1] for one in measured) / explained)
+    explained = [turns_explained(one, on_device) for one in measured]
+    interference = max(
+        1.0, median(one.slowdown[1] / turns for one, turns in zip(measured, explained, strict=True))
+    )
     longer = [
-        (one.slowdown[0] / (explained * interference) - 1.0) * median(each.alone[0] for each in one.by_round)
-        for one in measured
+        (one.slowdown[0] / (turns * interference) - 1.0) * median(each.alone[0] for each in one.by_round)
+        for one, turns in zip(measured, explained, strict=True)
     ]
     return TimeSlices(interference=interference, turn_s=max(0.0, median(longer)))
+
+
+def turns_explained(one: Contention, on_device: OnDevice | None) -> float:
+    """By how much decoding and scoring in turns slow each other by their shares of the device alone."""
+    if on_device is None:
+        return explained_slowdown(Demands(), in_turns=True)
+    decoded, scored = one.meeting.points
+    decode, score = (median(each.alone[side] for each in one.by_round) for side in (0, 1))
+    iteration = on_device.decode.at_no_kv(decoded.n) + on_device.decode.per_kv_token * kv_tokens_met(decoded)
+    forward = on_device.score.seconds(scored.tokens, sum(new * new / 2.0 for _, new in scored.rows))
+    return max(1.0, min(1.0, iteration / decode) + min(1.0, forward / score))
 
 
 def drawn_anew(

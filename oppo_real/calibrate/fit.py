@@ -37,6 +37,7 @@ FEATURES: Final[Mapping[str, Callable[[Point], float]]] = {
 }
 DECODE_BASIS: Final = ("fixed", "per_rollout", "per_kv_token", "per_longest_kv_token")
 PREFILL_BASIS: Final = ("fixed", "per_token", "per_pair")
+DECODE_ON_DEVICE: Final = ("fixed", "per_rollout", "per_kv_token")
 SCORE_BASIS: Final = ("fixed", "per_token", "per_pair", "per_piece")
 
 RESAMPLES: Final = 400
@@ -147,6 +148,15 @@ def measured_points(visits: Sequence[Visit], stage: str | None = None) -> list[M
     for visit in visits:
         _, repeats = gathered.setdefault(visit.point.key, (visit.point, []))
         repeats.append(visit.mean if stage is None else visit.stages[stage])
+    return [Measured(point, tuple(repeats)) for point, repeats in gathered.values()]
+
+
+def on_device_points(visits: Sequence[Visit]) -> list[Measured]:
+    """Seconds in which the GPU computed, of the visits that say it."""
+    gathered: dict[str, tuple[Point, list[float]]] = {}
+    for visit in visits:
+        if visit.device_s:
+            gathered.setdefault(visit.point.key, (visit.point, []))[1].append(visit.device_s)
     return [Measured(point, tuple(repeats)) for point, repeats in gathered.values()]
 
 

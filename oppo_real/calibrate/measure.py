@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from oppo_real.calibrate.bench import Bench
 from oppo_real.calibrate.cuts import time_pieces, time_rounds, time_weights
 from oppo_real.calibrate.plan import TIMED_ITERATIONS, WARM_ITERATIONS, Kind, Point, lead
 from oppo_real.engines.interface import Actor, NewTokens, Request, ScorePiece, Scorer
-from oppo_real.placement.events import Job, QueuedPiece
+from oppo_real.placement.events import Job, QueuedPiece, Scored
 from oppo_real.placement.host import ReplicaHost, ScorerHost
 from oppo_sim.columns import TRAINING_STAGES, timing
 from oppo_sim.draws import draw_index, stream_key
@@ -26,6 +26,7 @@ from oppo_sim.errors import OppoError
 if TYPE_CHECKING:
     from oppo_real.ppo.rollout import TrainRollout
 
+_Found = TypeVar("_Found")
 _STAGES = TRAINING_STAGES[:-1]
 _JOINS = 5
 _JOINS_WITHIN_S = 1.0
@@ -49,6 +50,8 @@ class Visit:
     worker."""
     stages: Mapping[str, float] = field(default_factory=dict)
     """Training: seconds by stage."""
+    device_s: float | None = None
+    """Decode, prefill, score: seconds of one such batch in which the GPU computed; None: not measured."""
 
     @property
     def mean(self) -> float:
@@ -67,6 +70,8 @@ class Visit:
             plain["host_seconds"] = list(self.host_seconds)
         if self.stages:
             plain["stages"] = dict(self.stages)
+        if self.device_s is not None:
+            plain["device_s"] = self.device_s
         return plain
 
 
@@ -78,6 +83,7 @@ def visit_from_plain(plain: Mapping[str, Any], point: Point, number: int) -> Vis
         tuple(plain["seconds"]),
         tuple(plain.get("host_seconds", ())),
         {str(k): float(v) for k, v in plain.get("stages", {}).items()},
+        plain.get("device_s"),
     )
 
 
@@ -152,8 +158,9 @@ def _decode(bench: Bench, point: Point, number: int) -> Visit:
             raise _cannot_run_together(actor.decoded, point.n)
         seconds.append(end - start)
         host.append(end - start - actor.seconds)
+    busy = bench.actor_busy and bench.actor_busy(lambda: replica.turn(perf_counter(), perf_counter))
     replica.abort(ids)
-    return Visit(point, number, tuple(seconds), tuple(host))
+    return Visit(point, number, tuple(seconds), tuple(host), device_s=busy)
 
 
 def _to_pace(bench: Bench, point: Point) -> None:
@@ -190,11 +197,27 @@ def _prefill(bench: Bench, point: Point, number: int) -> Visit:
             after.append(actor.seconds)
         bench.actor.abort(ids)
         samples.append(sum(joining) - len(joining) * median(after))
-    return Visit(point, number, tuple(samples))
+    return Visit(point, number, tuple(samples), device_s=_prefill_on_device(bench, point))
+
+
+def _prefill_on_device(bench: Bench, point: Point) -> float | None:
+    """Of a joining iteration, less those of the next. None without a GPU, or where not all join in one."""
+    if bench.actor_busy is None:
+        return None
+    ids = bench.take_ids(point.n)
+    bench.actor.submit(_requests(bench, ids, [tokens for _, tokens in point.rows]))
+    made: list[int] = []
+    joining, after = (bench.actor_busy(lambda: made.append(len(bench.actor.step()))) for _ in range(2))
+    bench.actor.abort(ids)
+    if joining is None or after is None or made[0] < point.n:
+        return None
+    return max(0.0, joining - after)
 
 
 def _score(bench: Bench, point: Point, number: int) -> Visit:
-    return Visit(point, number, (_append(bench, bench.scorer, point),))
+    seconds = _append(bench, bench.scorer, point)
+    busy = bench.scorer_busy and _scored(bench, bench.scorer, point, bench.scorer_busy)
+    return Visit(point, number, (seconds,), device_s=busy)
 
 
 def _score_ref(bench: Bench, point: Point, number: int) -> Visit:
@@ -216,6 +239,20 @@ def _score_ref(bench: Bench, point: Point, number: int) -> Visit:
 
 
 def _append(bench: Bench, scorer: Scorer, point: Point) -> float:
+    def clocked(score: Callable[[], object]) -> float:
+        bench.synchronize()
+        start = perf_counter()
+        score()
+        bench.synchronize()
+        return perf_counter() - start
+
+    return _scored(bench, scorer, point, clocked)
+
+
+def _scored(
+    bench: Bench, scorer: Scorer, point: Point, measure: Callable[[Callable[[], object]], _Found]
+) -> _Found:
+    """A batch of pieces behind their past, scored in ``measure``."""
     ids = bench.take_ids(point.n)
     whole = [
         bench.tokens(rollout_id, past + new) for rollout_id, (past, new) in zip(ids, point.rows, strict=True)
@@ -232,17 +269,13 @@ def _append(bench: Bench, scorer: Scorer, point: Point) -> float:
         ]
     )
     worker.take()
-    bench.synchronize()
-    start = perf_counter()
-    scored = worker.score(perf_counter)
-    bench.synchronize()
-    seconds = perf_counter() - start
+    made: list[Scored] = []
+    found = measure(lambda: made.append(worker.score(perf_counter)))
     scorer.release(ids)
-    if len(scored.scores) != point.n:
-        raise OppoError(
-            f"the scorer scored {len(scored.scores)} of {point.n} finished rollouts; it cannot be calibrated"
-        )
-    return seconds
+    scores = len(made[0].scores)
+    if scores != point.n:
+        raise OppoError(f"the scorer scored {scores} of {point.n} finished rollouts; it cannot be calibrated")
+    return found
 
 
 def _train(bench: Bench, point: Point, number: int) -> Visit:

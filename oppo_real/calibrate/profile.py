@@ -19,12 +19,14 @@ from oppo_real.calibrate.contention import (
 from oppo_real.calibrate.cut_fit import Cuts
 from oppo_real.calibrate.fit import (
     DECODE_BASIS,
+    DECODE_ON_DEVICE,
     PREFILL_BASIS,
     SCORE_BASIS,
     Fit,
     Measured,
     fit_table,
     measured_points,
+    on_device_points,
     steadied,
 )
 from oppo_real.calibrate.measure import Visit
@@ -33,6 +35,7 @@ from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.profile import (
     DecodeRow,
     DecodeTable,
+    OnDevice,
     PrefillTable,
     Profile,
     TrainingTable,
@@ -284,6 +287,8 @@ def calibrate_from(
     capacity = origin.engine.get("actor", {}).get("kv_capacity_tokens")
     block = origin.engine.get("scorer", {}).get("prefill_block_tokens")
     told = () if disagreement(contention, seed) else contention
+    device_fits, on_device = _on_device(visits, seed)
+    fits += device_fits
     profile = Profile(
         format="oppo-profile/1",
         name=name,
@@ -308,13 +313,30 @@ def calibrate_from(
         scoring_block_tokens=block if isinstance(block, int) and block > 1 else None,
         contention_factor=contention_factor(told),
         slowdowns=slowdowns_of(told),
-        time_slices=time_slices_of(told),
+        on_device=on_device,
+        time_slices=time_slices_of(told, on_device),
         kv_capacity_tokens=capacity if isinstance(capacity, int) and capacity >= 1 else None,
     )
     measured = len({visit.point.key for visit in visits})
     return Calibration(
         profile, tuple(fits), tuple(filled), tuple(contention), tail_factor(data["decode"]), measured, planned
     )
+
+
+def _on_device(visits: Sequence[Visit], seed: int) -> tuple[list[Fit], OnDevice | None]:
+    """Where the visits say in which seconds the GPU computed."""
+    bases = {"decode": DECODE_ON_DEVICE, "prefill": PREFILL_BASIS, "score": PREFILL_BASIS}
+    fits: dict[str, Fit] = {}
+    for kind, basis in bases.items():
+        data = on_device_points([visit for visit in visits if visit.point.kind == kind])
+        if len(data) <= len(basis):
+            return [], None
+        fits[kind] = fit_table(f"{kind} on the device", data, basis, seed)
+    lines = {
+        kind: {coefficient.name: coefficient.value for coefficient in fit.coefficients}
+        for kind, fit in fits.items()
+    }
+    return list(fits.values()), OnDevice.model_validate(lines)
 
 
 def _seconds_beside(visits: Sequence[Visit]) -> list[Measured]:

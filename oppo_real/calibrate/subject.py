@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -174,6 +174,8 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench
             vocab_size=min(int(one.resolved_config()["vocab_size"]) for one in (actor, scorer)),
             max_length=sizes.max_length,
             synchronize=_waits_for(subject.config),
+            actor_busy=_busy_of(config.devices.rollout[0]),
+            scorer_busy=_busy_of(config.devices.scoring[0]),
             scorer_with_ref=scorer_with_ref,
             inline=config.placement.kind == "inline",
             enter_thread=partial(torch.set_num_threads, torch.get_num_threads()),
@@ -197,6 +199,15 @@ def _synchronize(devices: tuple[str, ...]) -> None:
 
         for device in devices:
             synchronize(torch.device(device))
+
+
+def _busy_of(name: str) -> "Callable[[Callable[[], object]], float | None] | None":
+    import torch
+
+    from oppo_real.engines.device import busy_seconds
+
+    device = torch.device(name)
+    return partial(busy_seconds, device) if device.type == "cuda" else None
 
 
 def software_versions() -> dict[str, str]:

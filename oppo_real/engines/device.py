@@ -6,9 +6,14 @@ waits. Nothing else names ``torch.cuda``; tests put a machine without a GPU in i
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
+
+_HELD_CYCLES: Final = 120_000_000
+"""Of a GPU that is held until an engine has queued all that it is to do: some 0.06 s."""
+_BEFORE_WAITING: Final[list[Callable[[], None]]] = []
+"""Called where the host is about to wait for what an engine made."""
 
 
 def gpus() -> int:
@@ -58,7 +63,32 @@ def to_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def to_host(values: torch.Tensor) -> torch.Tensor:
     """In the host's memory, after waiting for the work that makes them."""
+    for told in _BEFORE_WAITING:
+        told()
     return values.cpu()
+
+
+def busy_seconds(device: torch.device, work: Callable[[], object]) -> float | None:
+    """Seconds that a GPU computes for what an engine does in ``work``, without those in which it would wait
+    for launches: it is held until they are queued. To the last ``to_host``; None where there was none.
+    """
+    marks: list[torch.cuda.Event] = []
+
+    def mark() -> None:
+        marks.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        marks[-1].record(torch.cuda.current_stream(device))
+
+    with torch.cuda.device(device):
+        torch.cuda.synchronize(device)
+        torch.cuda._sleep(_HELD_CYCLES)  # type: ignore[no-untyped-call]
+        mark()
+        _BEFORE_WAITING.append(mark)
+        try:
+            work()
+        finally:
+            _BEFORE_WAITING.remove(mark)
+        torch.cuda.synchronize(device)
+    return float(marks[0].elapsed_time(marks[-1])) / 1000.0 if len(marks) > 1 else None
 
 
 class CudaCapture:

@@ -25,7 +25,7 @@ DTYPES: dict[str, torch.dtype] = {
 
 Kind = Literal["causal_lm", "score"]
 """A policy or reference, or a model with one output: reward, critic."""
-_DRAWN_IN_PLACE = 500_000_000
+_DRAWN_IN_PLACE = 200_000_000
 """Parameters."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 # Keys that published configurations carry beside the model's own.

@@ -87,7 +87,7 @@ def sharing_in_runs(
         update={
             "contention_factor": contention_factor(both),
             "slowdowns": slowdowns_of(beside_others(met, share, scoring)),
-            "time_slices": time_slices_of(both),
+            "time_slices": time_slices_of(both, profile.on_device),
         }
     )
 

@@ -36,7 +36,7 @@ def costs_from_profile(
                 f"cost profile {profile.name}: training.{stage} was not measured and the scenario has that"
                 " stage; measure it"
             )
-    slices, slowdowns = profile.time_slices, profile.slowdowns
+    slices, slowdowns, on_device = profile.time_slices, profile.slowdowns, profile.on_device
     return Costs(
         actor=ProfileEngine(
             decode=profile.decode,
@@ -47,6 +47,8 @@ def costs_from_profile(
             host_prefill=profile.host.prefill,
             decode_shares=demand_of(profile.demands.decode),
             prefill_shares=demand_of(profile.demands.prefill),
+            prefill_on_device=None if on_device is None else on_device.prefill,
+            decode_on_device=None if on_device is None else on_device.decode,
         ),
         scorer=_scorer(profile, context.training.stream_ref),
         training=training
@@ -67,6 +69,7 @@ def costs_from_profile(
             "sha256": hashlib.sha256(profile_text(profile).encode()).hexdigest(),
             "host": profile.host.model_dump(mode="json"),
             "demands": profile.demands.model_dump(mode="json"),
+            "on_device": "not measured" if on_device is None else on_device.model_dump(mode="json"),
             "cuts": {name: getattr(profile, name) for name in Cuts._fields},
             "scoring_block_tokens": profile.scoring_block_tokens or "not measured",
             "contention_factor": profile.contention_factor or "not measured",
@@ -87,7 +90,9 @@ def costs_from_profile(
 def _scorer(profile: Profile, stream_ref: bool) -> PrefillCost:
     def forward(table: PrefillTable, name: str) -> ProfilePrefill:
         shares = demand_of(profile.demands.score)
-        return ProfilePrefill(table, profile.ranges, name, profile.host.score, shares)
+        # A reference model beside it is taken to be as busy as the reward model.
+        busy = None if profile.on_device is None else profile.on_device.score
+        return ProfilePrefill(table, profile.ranges, name, profile.host.score, shares, busy)
 
     score = forward(profile.score, "score")
     if not stream_ref:

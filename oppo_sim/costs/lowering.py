@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 from oppo_sim.costs.interface import DecodeLines, Demand, StageTimes
 from oppo_sim.costs.operators import ForwardTerms
-from oppo_sim.costs.profile import RangeCounter
+from oppo_sim.costs.profile import ForwardOnDevice, RangeCounter
 
 
 class StagePlan(NamedTuple):
@@ -60,11 +60,13 @@ class Lowering(Protocol):
         host_s: float,
         ranges: RangeCounter,
         parts: ForwardTerms | None = None,
+        on_device: ForwardOnDevice | None = None,
     ) -> None:
         """A forward of seconds[tokens][pairs/tokens], bilinear, and ``host_s``; questions outside are counted
         by ``ranges`` under ``name`` (prefill, score, score_ref).
 
-        Its demand is ``demand`` and its work unknown, or both come from ``parts``, and its ``least_s``.
+        Its demand is ``demand`` (of ``on_device`` seconds, where these are known) and its work unknown, or
+        both come from ``parts``, and its ``least_s``.
         """
 
     def roofline(self, forward: ForwardTerms) -> None:

@@ -156,6 +156,39 @@ class ProfileHost(Strict):
     score: NonNegative = 0.0
 
 
+class DecodeOnDevice(Strict):
+    """Seconds of a decode iteration in which the device has a kernel."""
+
+    fixed: NonNegative
+    per_rollout: NonNegative
+    per_kv_token: NonNegative
+
+    def at_no_kv(self, n_running: int) -> float:
+        """Of ``n_running`` rollouts, without ``per_kv_token``."""
+        return self.fixed + self.per_rollout * n_running
+
+
+class ForwardOnDevice(Strict):
+    """Seconds of a forward in which the device has a kernel."""
+
+    fixed: NonNegative
+    per_token: NonNegative
+    per_pair: NonNegative
+
+    def seconds(self, tokens: float, pairs: float) -> float:
+        """Of ``tokens`` and their query-key pairs."""
+        return self.fixed + self.per_token * tokens + self.per_pair * pairs
+
+
+class OnDevice(Strict):
+    """What of the tables' seconds a device is busy in; in the rest it waits for the host, which launches
+    kernels and handles tokens."""
+
+    decode: DecodeOnDevice
+    prefill: ForwardOnDevice
+    score: ForwardOnDevice
+
+
 class Slowdowns(Strict):
     """How much longer decoding and scoring take beside each other, with devices or cores apart in one machine
     (docs/model.md C6)."""
@@ -197,6 +230,9 @@ class Profile(Strict):
     is given."""
     host: ProfileHost = ProfileHost()
     demands: Demands = Demands()
+    on_device: OnDevice | None = None
+    """Of a GPU; an activity asks for its ``demands`` only in these seconds. None: not measured, or a CPU,
+    which computes in all of them."""
     contention_factor: Annotated[float, Field(ge=1)] | None = None
     """Measured interference of decoding and scoring that run together; None: not measured."""
     slowdowns: Slowdowns | None = None

@@ -10,7 +10,14 @@ from oppo_sim.costs.interface import BatchShape, DecodeLines, Demand, Line, Peak
 from oppo_sim.costs.interpolate import linear
 from oppo_sim.costs.linear import COMPUTE_BOUND, MEMORY_BOUND
 from oppo_sim.costs.lowering import Lowering
-from oppo_sim.costs.profile import DecodeTable, PrefillTable, RangeCounter, TrainingTable
+from oppo_sim.costs.profile import (
+    DecodeOnDevice,
+    DecodeTable,
+    ForwardOnDevice,
+    PrefillTable,
+    RangeCounter,
+    TrainingTable,
+)
 from oppo_sim.costs.tabulated import Knots, decode_lines_of, forward_seconds
 from oppo_sim.errors import OppoError
 
@@ -24,15 +31,24 @@ class ProfilePrefill:
     table: str = "prefill"
     host_prefill: float = 0.0
     prefill_shares: Demand = COMPUTE_BOUND
+    prefill_on_device: ForwardOnDevice | None = None
 
     peak: ClassVar[Peak | None] = None
 
     def prefill_time(self, tokens: float, pairs: float) -> float:
         """Bilinear in tokens and pairs per token. Raises OppoError for a time <= 0."""
-        return forward_seconds(self.prefill, tokens, pairs, self.table, self.ranges) + self.host_prefill
+        return self._seconds(tokens, pairs, self.ranges)
+
+    def _seconds(self, tokens: float, pairs: float, ranges: RangeCounter | None) -> float:
+        return forward_seconds(self.prefill, tokens, pairs, self.table, ranges) + self.host_prefill
 
     def prefill_demand(self, tokens: float, pairs: float) -> Demand:
-        return self.prefill_shares
+        """Its shares, over the seconds in which the device has a kernel."""
+        if self.prefill_on_device is None:
+            return self.prefill_shares
+        busy, memory, arithmetic = self.prefill_on_device.seconds(tokens, pairs), *self.prefill_shares
+        share = min(1.0, busy / self._seconds(tokens, pairs, None))
+        return Demand(memory * share, arithmetic * share)
 
     def prefill_work(self, tokens: float, pairs: float) -> Work | None:
         return None
@@ -40,7 +56,14 @@ class ProfilePrefill:
     def lower_prefill(self, to: Lowering) -> None:
         grid = self.prefill
         seconds = grid.tokens, grid.mean_context, grid.seconds
-        to.table(self.prefill_shares, self.table, *seconds, self.host_prefill, self.ranges)
+        to.table(
+            self.prefill_shares,
+            self.table,
+            *seconds,
+            self.host_prefill,
+            self.ranges,
+            on_device=self.prefill_on_device,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +74,7 @@ class ProfileEngine(ProfilePrefill):
     host_per_iteration: float = 0.0
     host_per_rollout: float = 0.0
     decode_shares: Demand = MEMORY_BOUND
+    decode_on_device: DecodeOnDevice | None = None
     _lines: dict[int, Knots] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def decode_time(self, n_running: int, kv_tokens: float) -> float:
@@ -63,7 +87,18 @@ class ProfileEngine(ProfilePrefill):
         return self._knots(n_running).answer(n_running, kv_tokens, self.ranges)
 
     def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
-        return self.decode_shares
+        """Its shares, over the seconds in which the device has a kernel."""
+        if self.decode_on_device is None:
+            return self.decode_shares
+        found = self._knots(n_running)
+        assert found.found.demand_seconds is not None
+        memory, per_memory, arithmetic, per_arithmetic = found.found.demand_seconds
+        line = found.line(kv_tokens)  # nothing is counted: this is no iteration
+        seconds = line.fixed + line.per_kv_token * kv_tokens
+        return Demand(
+            min(1.0, (memory + per_memory * kv_tokens) / seconds),
+            min(1.0, (arithmetic + per_arithmetic * kv_tokens) / seconds),
+        )
 
     def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
         return None
@@ -82,7 +117,21 @@ class ProfileEngine(ProfilePrefill):
         found = self._lines.get(n_running)
         if found is None:
             host = self.host_per_iteration + self.host_per_rollout * n_running
-            found = self._lines[n_running] = decode_lines_of(self.decode, n_running, host)
+            found = decode_lines_of(self.decode, n_running, host)
+            if self.decode_on_device is not None:
+                at_no_kv, per_kv_token = (
+                    self.decode_on_device.at_no_kv(n_running),
+                    self.decode_on_device.per_kv_token,
+                )
+                memory, arithmetic = self.decode_shares
+                busy = (
+                    memory * at_no_kv,
+                    memory * per_kv_token,
+                    arithmetic * at_no_kv,
+                    arithmetic * per_kv_token,
+                )
+                found = found._replace(found=found.found._replace(demand_seconds=busy))
+            self._lines[n_running] = found
         return found
 
 

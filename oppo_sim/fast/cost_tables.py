@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from oppo_sim.costs.interface import Costs, DecodeCost, DecodeLines, Demand, Peak, StageTimes
 from oppo_sim.costs.lowering import NotLoweredError, StagePlan, decode_lines, lower_prefill, lower_stages
 from oppo_sim.costs.operators import ForwardTerms
-from oppo_sim.costs.profile import RangeCounter
+from oppo_sim.costs.profile import ForwardOnDevice, RangeCounter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -261,6 +261,7 @@ class _Lowered:
         host_s: float,
         ranges: RangeCounter,
         parts: ForwardTerms | None = None,
+        on_device: ForwardOnDevice | None = None,
     ) -> None:
         self.counters[id(ranges)] = ranges
         self._parts.append(
@@ -268,6 +269,7 @@ class _Lowered:
                 "kind": "table",
                 **({} if demand is None else demand._asdict()),
                 **({} if parts is None else self._groups(parts)),
+                **({} if on_device is None else on_device.model_dump()),
                 "range": name,
                 "tokens_at": self._numbers(tokens),
                 "tokens_count": len(tokens),

@@ -118,11 +118,13 @@ def forward(s: State, index: int, tokens: float, pairs: float) -> Forward:
             min(1.0, memory / seconds),
             min(1.0, arithmetic / seconds),
         )
+    told = part.fixed + part.per_token * tokens + part.per_pair * pairs
     if part.kind == LINEAR:
-        seconds = part.fixed + part.per_token * tokens + part.per_pair * pairs
-    else:
-        seconds = table_seconds(s, part, tokens, pairs)
-    return seconds, 0.0, 0.0, part.memory, part.arithmetic
+        return told, 0.0, 0.0, part.memory, part.arithmetic
+    seconds = table_seconds(s, part, tokens, pairs)
+    # Of a table these are seconds in which the device has a kernel; 0: in all.
+    share = min(1.0, told / seconds) if told > 0.0 else 1.0
+    return seconds, 0.0, 0.0, share * part.memory, share * part.arithmetic
 
 
 @compiled

@@ -26,10 +26,12 @@ from oppo_real.calibrate.contention import (
     slowdowns_of,
     taken_by_others,
     time_slices_of,
+    turns_explained,
 )
 from oppo_real.calibrate.contention_rounds import measure_contention, waited_s
 from oppo_real.calibrate.plan import Point, make_plan
 from oppo_real.calibrate.subject import open_bench
+from oppo_sim.costs.profile import OnDevice
 from oppo_sim.errors import OppoError
 from tests.real.test_calibrate_session import MODEL, SIZES, SUBJECT, config
 
@@ -110,6 +112,26 @@ def test_seconds_an_iteration_are_what_decoding_takes_longer_than_its_turns() ->
     found = time_slices_of([faster])
     assert found is not None
     assert (found.interference, found.turn_s) == (1.0, 0.0), "cores of their own lose nothing by turns"
+
+
+def test_a_turn_lasts_as_long_as_the_gpu_computes() -> None:
+    # Decoding computes for 1 ms of 4, scoring of 8 tokens for 60 ms of 100: together 0.85, so their turns explain
+    # nothing. Of 16 rollouts it computes for 8.5 ms of 10: with 0.6 by scoring they explain 1.45.
+    on_device = OnDevice.model_validate(
+        {
+            "decode": {"fixed": 0.0005, "per_rollout": 0.0005, "per_kv_token": 0.0},
+            "prefill": {"fixed": 0.0, "per_token": 0.0, "per_pair": 0.0},
+            "score": {"fixed": 0.02, "per_token": 0.005, "per_pair": 0.0},
+        }
+    )
+    few = met(1, Round((0.004, 0.1), (0.006, 0.12)))
+    many = met(16, Round((0.010, 0.1), (0.0174, 0.174)))
+    assert turns_explained(few, on_device) == 1.0
+    assert turns_explained(many, on_device) == pytest.approx(1.45)
+    found = time_slices_of([few, many], on_device)
+    assert found is not None
+    assert found.interference == pytest.approx(1.2)
+    assert found.turn_s == pytest.approx(((1.5 / 1.2 - 1.0) * 0.004 + 0.0) / 2)
 
 
 def test_each_side_is_slowed_by_the_median_of_its_own_rounds() -> None:

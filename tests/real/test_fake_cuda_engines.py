@@ -80,6 +80,21 @@ def test_new_weights_from_the_hosts_memory_and_kv_kept_or_recomputed(keep_kv: bo
     assert config["attention_path"] == "plain" and "plain" in config["cuda_graphs"]
 
 
+@covers("device.busy_seconds")
+def test_how_long_a_gpu_computes_is_counted_from_what_is_queued_to_the_hosts_wait() -> None:
+    with cuda_machine():
+        engine, there = actor("cuda:1"), torch.device("cuda", 1)
+        engine.submit([Request(0, (1, 2, 3), 9)])
+        for _ in range(2):  # joins; finds that there is nothing to capture
+            engine.step()
+        assert devices.busy_seconds(there, lambda: None) is None
+        one = devices.busy_seconds(there, engine.step)
+        two = devices.busy_seconds(there, lambda: [engine.step() for _ in range(2)])
+        assert one is not None and two is not None
+        assert 0.0 < 1.9 * one <= two
+        assert not devices._BEFORE_WAITING
+
+
 @covers("TorchActor.load_weights")
 def test_the_host_waits_once_for_all_new_weights() -> None:
     fresh = models.build_causal_lm(SMALL, 7).state_dict()

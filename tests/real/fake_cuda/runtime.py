@@ -47,6 +47,10 @@ class _Event:
         clock = self._machine.current[self._machine.device_number] if stream is None else stream.clock
         clock.learn_all(self.seen)
 
+    def elapsed_time(self, later: _Event) -> float:
+        """Milliseconds, one for each thing that was queued between."""
+        return float(sum(later.seen.values()) - sum(self.seen.values()))
+
     def synchronize(self) -> None:
         done = Clock(-2)
         done.learn_all(self.seen)
@@ -165,6 +169,7 @@ def replaced(machine: Machine) -> Iterator[None]:
         "CUDAGraph": CUDAGraph,
         "graph": capture,
         "synchronize": synchronize,
+        "_sleep": lambda cycles: None,
         "mem_get_info": lambda device=None: (machine.free, machine.free),
         "get_device_name": lambda device=None: f"fake GPU {index(device)}",
         "get_device_properties": lambda device=None: SimpleNamespace(

@@ -39,7 +39,7 @@ from oppo_real.calibrate.subject import Subject, hardware, open_bench, software_
 Progress = Callable[[int, int, str], None]
 """Visits done, visits planned, what comes next."""
 _CONTENTION_SHARE: Final = 0.3
-"""Of the budget, kept for contention."""
+"""Of the budget, kept for contention, beside the start of its two processes."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def measure_session(
         )
         cache = VisitCache(cache_folder, asdict(_origin(subject, bench)))
         bounds = effort.contention and isfinite(effort.budget_s)
-        reserve = _CONTENTION_SHARE * effort.budget_s if bounds else 0.0
+        reserve = _CONTENTION_SHARE * effort.budget_s + 2 * building if bounds else 0.0
         visits, took = _measure_plan(bench, plan, cache, effort, start, reserve, progress)
         origin = _origin(subject, bench)
     finally:

@@ -8,12 +8,13 @@ arena is compacted, and made larger or smaller if use has changed. It takes the 
 times the tokens held, less where a rollout's greatest length is known and near.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 
+from oppo_real.engines.device import to_device
 from oppo_sim.errors import OppoError
 
 _Value = TypeVar("_Value")
@@ -40,7 +41,8 @@ class KVStore:
 
     def __init__(self, layers: int, block_tokens: int = 16, shrink: bool = True, room: int = 0) -> None:
         """Extents grow by ``block_tokens``. ``shrink``: give memory back when a quarter is in use. ``room``:
-        tokens that the arena has room for from the start."""
+        tokens that the arena has room for from the start; while it lasts, a rollout whose greatest length is
+        known gets all of it at once, and is never moved."""
         if block_tokens < 1:
             raise OppoError(f"kv_block_tokens is {block_tokens}; give a number of tokens from 1 on.")
         self.block_tokens = block_tokens
@@ -114,11 +116,17 @@ class KVStore:
             if need > extent.capacity:
                 growing[rollout_id] = self._wanted(need, extent.limit)
         for rollout_id, capacity in growing.items():
+            extent = self._extents[rollout_id]
+            whole = _rounded(extent.limit or 0, self.block_tokens) if self._room > self.block_tokens else 0
+            start = self._take(whole) if whole > capacity else None
+            if start is not None:
+                self._move(extent, start, whole)
+                continue
             start = self._take(capacity)
             if start is None:
                 self._rebuild(growing)
                 return
-            self._move(self._extents[rollout_id], start, capacity)
+            self._move(extent, start, capacity)
 
     def advance(self, rollout_id: int, tokens: int) -> None:
         """Note that ``tokens`` more were written."""
@@ -206,12 +214,18 @@ class KVStore:
     def _rebuild(self, growing: Mapping[int, int]) -> None:
         """Lay extents out anew, ``growing`` ones wider, in a larger or smaller arena if needed."""
         # Everybody gets fresh headroom, or the next one to run out would have everything laid out again.
-        capacities = {
-            rollout_id: (
-                growing.get(rollout_id) or max(extent.capacity, self._wanted(extent.length, extent.limit))
-            )
+        fresh = {
+            rollout_id: growing.get(rollout_id) or self._wanted(extent.length, extent.limit)
             for rollout_id, extent in self._extents.items()
         }
+        capacities = {
+            rollout_id: fresh[rollout_id]
+            if rollout_id in growing
+            else max(extent.capacity, fresh[rollout_id])
+            for rollout_id, extent in self._extents.items()
+        }
+        if self._room > self.block_tokens and sum(capacities.values()) + self.block_tokens > self._size:
+            capacities = fresh  # whole extents give up what they do not need yet
         needed = sum(capacities.values()) + self.block_tokens
         fits = self._size // 4 <= needed <= self._size or (not self._shrink and needed <= self._size)
         size = self._size if fits else _rounded(needed + needed // 8, self.block_tokens)
@@ -222,31 +236,50 @@ class KVStore:
             extent.start, extent.capacity = start, capacities[rollout_id]
             start += extent.capacity
         self._holes = [(start, size - start)] if size > start else []
-        self._keys = [self._relaid(tensor, places, size) for tensor in self._keys]
-        self._values = [self._relaid(tensor, places, size) for tensor in self._values]
+        moves = [(old, new, length) for old, new, length in places if length]
+        rows = _rows_of(moves, next((one.device for one in self._keys if one is not None), None))
+        self._keys = [self._relaid(tensor, moves, rows, size) for tensor in self._keys]
+        self._values = [self._relaid(tensor, moves, rows, size) for tensor in self._values]
         if size != self._size:
             self._size = size
             self.generation += 1
 
     def _relaid(
-        self, tensor: torch.Tensor | None, places: list[tuple[int, int, int]], size: int
+        self,
+        tensor: torch.Tensor | None,
+        moves: Sequence[tuple[int, int, int]],
+        rows: tuple[torch.Tensor, torch.Tensor] | None,
+        size: int,
     ) -> torch.Tensor | None:
+        """``moves``: (old place, new place, tokens); ``rows``: the same, token by token."""
         if tensor is None:
             return None
-        if size == self._size:
-            # The same tensor keeps its address; extents may overlap their new places, hence the copy of each.
-            taken = [
-                (new, tensor[old : old + length].clone())
-                for old, new, length in places
-                if length and old != new
-            ]
+        # The same tensor keeps its address; extents may overlap their new places, hence a copy of each first.
+        kept = size == self._size
+        target = tensor if kept else _allocate(size, tensor)
+        if rows is not None:
+            target.index_copy_(0, rows[1], tensor.index_select(0, rows[0]))
+        elif kept:
+            taken = [(new, tensor[old : old + length].clone()) for old, new, length in moves if old != new]
             for new, piece in taken:
-                tensor[new : new + piece.shape[0]] = piece
-            return tensor
-        fresh = _allocate(size, tensor)
-        for old, new, length in places:
-            fresh[new : new + length] = tensor[old : old + length]
-        return fresh
+                target[new : new + piece.shape[0]] = piece
+        else:
+            for old, new, length in moves:
+                target[new : new + length] = tensor[old : old + length]
+        return target
+
+
+def _rows_of(
+    moves: Sequence[tuple[int, int, int]], device: torch.device | None
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Old and new places of every token on a GPU, which launches one kernel a tensor then, instead of one a
+    rollout; a CPU copies extents faster."""
+    if device is None or device.type == "cpu" or not moves:
+        return None
+    old, new = (
+        torch.cat([torch.arange(move[side], move[side] + move[2]) for move in moves]) for side in (0, 1)
+    )
+    return to_device(old, device), to_device(new, device)
 
 
 def _allocate(size: int, like: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oppo_real.engines import packed_attention
+from oppo_real.engines import packed_attention, packed_store
 from oppo_real.engines.packed_attention import (
     FlashIndex,
     flash_index,
@@ -156,12 +156,13 @@ def test_gradients_of_the_plain_path_are_those_of_dense_attention() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.data(), st.integers(1, 8), st.booleans(), st.integers(0, 60))
+@given(st.data(), st.integers(1, 8), st.booleans(), st.integers(0, 600))
 def test_store_keeps_what_was_written_whatever_moves(
     data: st.DataObject, block: int, shrink: bool, room: int
 ) -> None:
     store = KVStore(2, block, shrink, room)
     assert room <= store.size < room + 2 * block
+    limits = dict.fromkeys(range(6), 250) if data.draw(st.booleans()) else None
     truth: dict[int, list[float]] = {}
     counter = 0.0
     for _ in range(data.draw(st.integers(1, 25))):
@@ -172,7 +173,7 @@ def test_store_keeps_what_was_written_whatever_moves(
                 truth.pop(rollout, None)
         else:
             new = {rollout: data.draw(st.integers(1, 9)) for rollout in rollouts}
-            store.reserve({rollout: store.length(rollout) + count for rollout, count in new.items()})
+            store.reserve({rollout: store.length(rollout) + count for rollout, count in new.items()}, limits)
             places: list[int] = []
             values: list[float] = []
             for rollout, count in new.items():
@@ -238,6 +239,54 @@ def test_an_arena_with_room_keeps_its_address() -> None:
     store.reserve({9: 50})
     assert (store.size, store.generation) == (600, 0)
     assert store.keys(0).data_ptr() == address
+
+
+def test_rows_moved_at_once_are_those_moved_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GPU does it."""
+
+    def made() -> list[list[float]]:
+        store = KVStore(1, block_tokens=2, shrink=False, room=40)
+        for rollout in range(12):
+            others = {3: 9, 5: 14} if rollout == 8 else {}
+            needs = {rollout: 3, **others}
+            store.reserve(needs)
+            for one, need in needs.items():
+                new = range(store.length(one), need)
+                at = torch.tensor([store.start(one) + place for place in new])
+                values = torch.tensor([100.0 * one + place for place in new]).view(-1, 1, 1)
+                store.write(0, at, values, -values)
+                store.advance(one, len(new))
+            if rollout == 6:
+                store.free(2)
+                store.free(4)
+        return [
+            store.keys(0)[store.start(one) : store.start(one) + store.length(one), 0, 0].tolist()
+            for one in store.rollouts()
+        ]
+
+    expected = made()
+    of_a_gpu, moved = packed_store._rows_of, []
+    monkeypatch.setattr(packed_store, "to_device", lambda values, device: moved.append(len(values)) or values)
+    monkeypatch.setattr(packed_store, "_rows_of", lambda moves, _: of_a_gpu(moves, torch.device("cuda")))
+    assert made() == expected and moved
+
+
+def test_a_rollout_gets_its_greatest_length_at_once_as_long_as_there_is_room() -> None:
+    store = KVStore(1, block_tokens=4, shrink=False, room=404)
+    limits = dict.fromkeys(range(6), 100)
+    store.reserve(dict.fromkeys(range(4), 10), limits)
+    first = {rollout: store.start(rollout) for rollout in range(4)}
+    for rollout in range(4):
+        store.advance(rollout, 10)
+    store.reserve(dict.fromkeys(range(4), 100), limits)
+    assert {rollout: store.start(rollout) for rollout in range(4)} == first, "nobody is moved"
+    # There is no room for a fifth until the others give up what they do not need.
+    store.reserve({4: 60, 5: 40}, limits)
+    assert (store.size, store.generation) == (404, 0)
+    store.reserve({4: 60, 5: 100, 0: 90}, limits)
+    assert store.size == 404
+    spans = sorted((store.start(rollout), store.length(rollout)) for rollout in range(6))
+    assert all(start >= 4 for start, _ in spans)
 
 
 def test_captured_row_counts_waste_little() -> None:

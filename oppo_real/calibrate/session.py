@@ -1,6 +1,7 @@
 """A calibration from start to end: visits within a budget, finished ones taken from the cache."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
@@ -24,7 +25,7 @@ from oppo_real.calibrate.contention import (
 )
 from oppo_real.calibrate.contention_rounds import measure_contention
 from oppo_real.calibrate.measure import Visit, visit_from_plain, visit_point, warm_up
-from oppo_real.calibrate.plan import CalibrationPlan, Sizes, bounded, make_plan
+from oppo_real.calibrate.plan import CalibrationPlan, Point, Sizes, bounded, make_plan
 from oppo_real.calibrate.profile import (
     Calibration,
     Origin,
@@ -35,6 +36,8 @@ from oppo_real.calibrate.profile import (
     write_calibration,
 )
 from oppo_real.calibrate.subject import Subject, hardware, open_bench, software_versions
+from oppo_sim.costs.profile import Profile, load_profile, samples_path
+from oppo_sim.errors import OppoError
 
 Progress = Callable[[int, int, str], None]
 """Visits done, visits planned, what comes next."""
@@ -164,6 +167,47 @@ def calibrate_to(
         effort.seed,
     )
     return session, calibration, write_calibration(calibration, samples, path)
+
+
+def read_calibration(path: Path, sizes: Sizes, seed: int = 0) -> tuple[Profile, CalibrationSession]:
+    """A profile and what it was made from, of the same ``sizes``, as ``calibrate_to`` wrote them.
+
+    Raises OppoError for files that are missing, malformed, or of another plan.
+    """
+    profile = load_profile(path)
+    samples = samples_path(path)
+    engine: Mapping[str, Any] = profile.measured.engine
+    plan = make_plan(bounded(sizes, engine.get("actor", {}), engine.get("scorer", {})), seed)
+    points = {point.key: point for point in plan.points}
+    visits: list[Visit] = []
+    contention: list[Contention] = []
+    try:
+        for line in samples.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if row["kind"] == "contention":
+                first, second = (points[key] for key in row["points"])
+                meeting = Meeting(tuple(row["activities"]), (first, second))
+                rounds = [Round(*(tuple(each[name]) for name in Round._fields)) for each in row["by_round"]]
+                contention.append(contention_of(meeting, rounds))
+            else:
+                made = Point(row["kind"], tuple((past, new) for past, new in row["rows"]))
+                visits.append(visit_from_plain(row, points[made.key], row["visit"]))
+    except OSError as error:
+        raise OppoError(f"cannot read the samples of the calibration, {samples}: {error.strerror}") from None
+    except KeyError as error:
+        raise OppoError(
+            f"{samples} has no {error}, or is of other batches than this scenario and these policies ask for:"
+            " give the same ones as when it was measured"
+        ) from None
+    except (ValueError, TypeError) as error:
+        raise OppoError(f"{samples} holds no samples of a calibration ({error})") from None
+    notes = tuple(told for told in (disagreement(contention, seed), other_work(contention)) if told)
+    origin = Origin(profile.measured.hardware, profile.measured.software, engine)
+    planned = len(plan.points)
+    measured = len({visit.point.key for visit in visits})
+    return profile, CalibrationSession(
+        tuple(visits), tuple(contention), origin, planned, len(visits), 0, notes, measured == planned
+    )
 
 
 def _measure_plan(

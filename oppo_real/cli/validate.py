@@ -46,6 +46,12 @@ DEFAULT = "sequential,intra,inter,oppo"
     " three times or more.",
 )
 @click.option("--contention/--no-contention", default=True, help="Calibrate decoding beside scoring, too.")
+@click.option(
+    "--measure/--no-measure",
+    default=True,
+    help="With --no-measure conclude from the complete rounds that an interrupted run of this command kept;"
+    " predictions take no GPU, so on any machine.",
+)
 @options.STEPS
 @options.overrides
 @options.OUTPUT
@@ -60,6 +66,7 @@ def command(
     repeats: int,
     budget_s: float | None,
     contention: bool,
+    measure: bool,
     steps: int | None,
     overrides: tuple[str, ...],
     output: Path | None,
@@ -86,12 +93,17 @@ def command(
     loaded = load_scenario(scenario, overrides)
     if from_tune is not None and policies is not None:
         raise OppoError("--policies and --from-tune both say what to validate: give one of them")
+    if not measure and profile is not None:
+        raise OppoError(
+            "--no-measure takes the profile that was calibrated between the runs: leave out --profile"
+        )
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-validate"
     options.refuse_taken(folder, force)
     if from_tune is not None:
         from oppo_real.validate.search import have_search
 
-        check_before(loaded, profile)
+        if measure:
+            check_before(loaded, profile)
         try:
             with told_progress(loaded.name, "search", as_json) as tell:
                 have_search(loaded, from_tune, profile, steps, tell)
@@ -107,7 +119,9 @@ def command(
         contention=contention,
         seed=loaded.seed,
     )
-    request = ValidateRequest(loaded, chosen, repeats, steps or loaded.steps, profile, folder, effort)
+    request = ValidateRequest(
+        loaded, chosen, repeats, steps or loaded.steps, profile, folder, effort, measure
+    )
     try:
         with progress_bar(f"validate {loaded.name}", 1, as_json) as (bar, task):
 

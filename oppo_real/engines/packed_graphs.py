@@ -1,10 +1,10 @@
 """CUDA graphs for decode: a step of n rollouts, one token each, is captured once and replayed.
 
 A decode step launches thousands of small kernels; replaying them in one go pays wherever launching takes
-longer than computing. A step is captured for a row count and a bound on the context (both rounded up, missing
-rows write to the arena's scratch token), and compared with the same step run eagerly before it is used; a
-graph that differs, or cannot be captured, turns graphs off and says why. Recording has not been run on a CUDA
-device yet; its order of streams and memory has on a fake one (tests/real/test_fake_cuda_order.py).
+longer than computing. A step is captured for a row count and a bound on the context that its rollouts may
+grow to (both rounded up, missing rows write to the arena's scratch token), and compared with the same step
+run eagerly before it is used; a graph that differs, or cannot be captured, turns graphs off and says why. The
+order of streams and memory is tested on a fake device (tests/real/test_fake_cuda_order.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -59,9 +59,12 @@ class DecodeGraphs:
         """For the resolved configuration: "on", or why not."""
         return "on" if self._off is None else f"off: {self._off}"
 
-    def run(self, table: torch.Tensor, spans: Sequence[Span], store: KVStore) -> torch.Tensor | None:
+    def run(
+        self, table: torch.Tensor, spans: Sequence[Span], store: KVStore, longest: int = 0
+    ) -> torch.Tensor | None:
         """Logits [n, vocabulary] of a step (``table`` [3, n]: ids, positions, places), or None where graphs
-        are off or not worth it.
+        are off or not worth it. ``longest``: tokens that any of the rollouts may grow to, where that is
+        known: with the context alone as its bound a step would be captured anew each time it doubles.
 
         Writes keys and values as the eager step does; running that afterwards writes the same again.
         """
@@ -71,7 +74,7 @@ class DecodeGraphs:
         if store.generation != self._generation:
             self._captured.clear()
             self._generation = store.generation
-        bound = 1 << (max(span.keys for span in spans) - 1).bit_length()
+        bound = 1 << (max(longest, *(span.keys for span in spans)) - 1).bit_length()
         key = (rows_bucket(rows), bound)
         captured = self._captured.get(key)
         try:

@@ -225,7 +225,8 @@ class PackedModel:
         """As ``forward``, then the head on the last token of each feed only: [feeds, vocabulary], float32."""
         if self._graphs is not None and all(len(feed.tokens) == 1 for feed in feeds):
             table, spans = _placed(self.store, feeds, limits)
-            logits = self._graphs.run(table, spans, self.store)
+            longest = max((limits or {}).values(), default=0)
+            logits = self._graphs.run(table, spans, self.store, longest)
             if logits is not None:
                 for feed in feeds:
                     self.store.advance(feed.rollout_id, 1)

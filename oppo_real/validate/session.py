@@ -1,6 +1,6 @@
 """A validation from start to end: calibrate (or take a profile), run for real, predict, compare."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -8,8 +8,8 @@ from statistics import fmean
 from time import perf_counter
 from typing import Final
 
-from oppo_real.calibrate.plan import sizes_of
-from oppo_real.calibrate.session import CalibrationSession, Effort, calibrate_to
+from oppo_real.calibrate.plan import Sizes, sizes_of
+from oppo_real.calibrate.session import CalibrationSession, Effort, calibrate_to, read_calibration
 from oppo_real.calibrate.subject import check_profile_matches, hardware, software_versions, subject_of
 from oppo_real.config import RealConfig, real_config
 from oppo_real.run.setup import build_real_setup
@@ -17,6 +17,7 @@ from oppo_real.validate.compare import PredictionAccuracy, compare_predictions
 from oppo_real.validate.measure import (
     MeasuredRun,
     RealRuns,
+    Turn,
     inputs_digest,
     load_now,
     measure_runs,
@@ -66,6 +67,9 @@ class ValidateRequest:
     """Journal, profile and finished points lie under this name with suffixes; a folder of the same name is
     the result."""
     calibration: Effort = Effort(repeats=3, budget_s=inf)  # noqa: RUF009 (frozen)
+    measure: bool = True
+    """False: conclude from what an interrupted validation of the same request kept, in its complete
+    rounds."""
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -98,7 +102,10 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     Raises OppoError.
     """
     scenario = request.scenario
-    here, given = check_before(scenario, request.profile)
+    kept = None if request.measure else _kept(request)
+    here, given = (
+        check_before(scenario, request.profile) if kept is None else (kept[1].origin.hardware, kept[0])
+    )
     config = real_config(scenario)
     turns = plan_turns(request.policies, request.repeats, scenario.seed)
     variants = {one.label: one for one in request.variants}
@@ -113,11 +120,13 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     )
     load = load_now()
     trace = setups[request.policies[0]].base.replay.content_hash
-    versions = software_versions()
+    versions = software_versions() if kept is None else dict(kept[1].origin.software)
     inputs = inputs_digest(scenario, trace, request.steps, here, versions)
     calibrating = Calibrating(request, config) if given is None and not config.lock_step else None
     runs: list[MeasuredRun] = []
     with RealRuns(request.beside(".runs.jsonl"), inputs) as finished:
+        if kept is not None:
+            request = replace(request, repeats=_complete_rounds(turns, finished, request))
         for repeat in range(request.repeats):
             # A pass before each round: a machine that grows slower does so for the profile and for the runs.
             if calibrating is not None:
@@ -126,10 +135,10 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
             tell = _of_all(progress, repeat, request.repeats)
             runs += measure_runs(scenario, variants, round_turns, request.steps, finished, tell)
     measured = {policy: [run for run in runs if run.turn.policy == policy] for policy in request.policies}
-    profile, session = (given, None) if calibrating is None else calibrating.result()
+    profile, session = kept or ((given, None) if calibrating is None else calibrating.result())
     met = () if session is None else session.decode_beside_score
-    if calibrating is not None:
-        notes.extend(calibrating.notes)
+    if session is not None:
+        notes.extend(session.notes)
         if profile is not None and met:
             # A profile lacks what its rounds disagree about, and other work; here the runs met it, too.
             profile = sharing_in_runs(profile, met)
@@ -195,9 +204,38 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
         scenario.seed,
         run_spread,
     )
-    if given is not None:
+    if given is not None and kept is None:
         notes.extend(_since_the_profile(comparison))
     return Validated(request, comparison, tuple(runs), profile, here, versions, load, tuple(notes))
+
+
+def _kept(request: ValidateRequest) -> tuple[Profile, CalibrationSession]:
+    """What an interrupted validation calibrated. Raises OppoError where it has not."""
+    path = request.beside(".profile.json")
+    if not path.exists():
+        raise OppoError(
+            f"there is no {path}: to conclude without measuring takes a validation of the same scenario with"
+            " the same -o that was interrupted after its first calibration"
+        )
+    return read_calibration(path, _sizes(request), request.scenario.seed)
+
+
+def _sizes(request: ValidateRequest) -> Sizes:
+    return sizes_of(request.scenario, [(one.policy, one.settings) for one in request.variants])
+
+
+def _complete_rounds(turns: Sequence[Turn], finished: RealRuns, request: ValidateRequest) -> int:
+    """Rounds of which every run is there. Raises OppoError where none is."""
+    missing = [turn for turn in turns if finished.known(turn) is None]
+    rounds = min((turn.repeat for turn in missing), default=request.repeats)
+    if not rounds:
+        lacking = ", ".join(sorted({turn.policy for turn in missing if turn.repeat == 0}))
+        raise OppoError(
+            f"{request.beside('.runs.jsonl')} has no complete round of these policies: of the first,"
+            f" {lacking} was not run; leave it out of --policies, or give scenario, overrides and --steps of"
+            " the runs"
+        )
+    return rounds
 
 
 def _of_all(progress: Progress, round_index: int, rounds: int) -> Progress:
@@ -237,7 +275,7 @@ class Calibrating:
                 request.beside(".profile.json"),
                 request.scenario.name,
                 subject_of(request.scenario),
-                sizes_of(request.scenario, [(one.policy, one.settings) for one in request.variants]),
+                _sizes(request),
                 request.beside(".points"),
                 effort,
                 lambda done, total, label: progress(

@@ -21,8 +21,8 @@ PROFILE = "profile.json"
 
 
 def write_validation(validated: Validated, *, force: bool = False, figures: bool = True) -> None:
-    """Write the run folder, and remove the journal and the measured points beside it, which are in it or no
-    longer needed.
+    """Write the run folder, and, where all was measured, remove the journal and the measured points beside
+    it, which are in it or no longer needed.
 
     Raises OppoError for a folder that is taken and a disk that refuses; what is finished then stays beside
     it.
@@ -37,8 +37,9 @@ def write_validation(validated: Validated, *, force: bool = False, figures: bool
         drawn = _write_figures(folder, validated) if figures else []
         folder.write_text(PAGE, page(validated, drawn))
         folder.finish(_manifest(validated))
-    request.beside(".runs.jsonl").unlink(missing_ok=True)
-    rmtree(request.beside(".points"), ignore_errors=True)
+    if request.measure:
+        request.beside(".runs.jsonl").unlink(missing_ok=True)
+        rmtree(request.beside(".points"), ignore_errors=True)
 
 
 def step_frame(validated: Validated) -> "pd.DataFrame":

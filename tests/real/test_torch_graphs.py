@@ -17,6 +17,7 @@ from oppo_real.engines import packed_attention
 from oppo_real.engines.interface import Request, Sampling
 from oppo_real.engines.packed_attention import FlashIndex
 from oppo_real.engines.packed_graphs import DecodeGraphs
+from oppo_real.engines.packed_store import KVStore
 from oppo_real.engines.torch_actor import ActorLimits, TorchActor
 from tests.real.tiny import generate, random_tokens, single_thread, tiny_actor
 
@@ -102,6 +103,15 @@ def test_the_kernel_path_and_captured_steps_decode_as_generate_does(
         # Steps are replayed far more often than captured, though the arena grew and shrank in between.
         assert capture.replayed > 2 * capture.captured > 0
         assert engine.resolved_config()["cuda_graphs"] == "on"
+
+
+def test_a_step_is_captured_once_for_as_long_as_its_rollouts_may_grow() -> None:
+    capture = _Rerun()
+    engine = _engine(capture)
+    engine._packed.store = KVStore(2, shrink=False, room=400)  # as on a GPU
+    request = Request(0, (1, 2, 3), 70)  # contexts of 4 to 72 tokens
+    assert _run(engine, [request])[0] == generate(tiny_actor(), request.prompt, 70)
+    assert capture.captured == 1
 
 
 def test_a_captured_step_that_differs_turns_graphs_off_and_changes_nothing() -> None:

@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from oppo_real.run import start
-from oppo_real.validate import measure
+from oppo_real.validate import measure, session
 from oppo_real.validate.measure import RealRuns, core_share
 from oppo_real.validate.predict import EngineLimits, limits_of
 from oppo_sim.cli.main import oppo as group
+from oppo_sim.costs.profile import load_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import read_run_folder
 
@@ -196,6 +197,39 @@ def test_an_interrupted_validation_goes_on(tmp_path: Path, monkeypatch: pytest.M
     assert run(*arguments).exit_code == 0
     assert len(begun) == 3 + 2
     assert (tmp_path / "out" / "manifest.json").is_file()
+
+
+def test_an_interrupted_validation_is_concluded_without_its_engines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, out = scenario_file(tmp_path, real={**REAL, "ppo": {"enabled": True}}), str(tmp_path / "out")
+    asked = (file, "--policies", "sequential,oppo", "--repeats", "3", "-o", out, *CALIBRATED)
+    with pytest.raises(OppoError, match="that was interrupted after its first calibration"):
+        run(*asked, "--no-measure")
+    execute = start.execute
+    begun: list[int] = []
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        begun.append(1)
+        if len(begun) == 4:  # the second of the second round
+            raise KeyboardInterrupt
+        return execute(*given, **named)
+
+    monkeypatch.setattr(measure, "execute", interrupted)
+    assert "goes on from there" in run(*asked).stderr
+    # Elsewhere: another machine, no engines.
+    monkeypatch.setattr(session, "hardware", lambda device: pytest.fail("asked for the device"))
+    monkeypatch.setattr(session, "subject_of", lambda scenario: pytest.fail("built engines"))
+    assert run(*asked, "--no-measure").exit_code == 0
+    folder = read_run_folder(tmp_path / "out")
+    assert len(folder.json("runs.json")) == 2, "of the complete round only"
+    assert folder.manifest["repeats"] == 1
+    assert folder.manifest["hardware"] == load_profile(tmp_path / "out.profile.json").measured.hardware
+    assert (tmp_path / "out.runs.jsonl").exists(), "measuring can go on"
+    with pytest.raises(OppoError, match="of the first, inter was not run"):
+        run(file, "--policies", "sequential,inter", "-o", str(tmp_path / "out"), "--force", "--no-measure")
+    with pytest.raises(OppoError, match="leave out --profile"):
+        run(*asked, "--no-measure", "--profile", "p.json", "--force")
 
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:

@@ -152,14 +152,14 @@ def _known_type(name: str, value: Any) -> bool:
 
 
 def _only_figures(row: Any) -> None:
-    """Raises OppoError where a sample holds a text that is no word of the format."""
+    """Raises OppoError where a sample holds a text that is no word of the format and no key of a batch."""
     if isinstance(row, Mapping):
         for each in row.values():
             _only_figures(each)
     elif isinstance(row, list):
         for each in row:
             _only_figures(each)
-    elif isinstance(row, str) and not re.fullmatch(r"[a-z_]{1,20}", row):
+    elif isinstance(row, str) and not re.fullmatch(r"[a-z_]{1,20}|[0-9a-f]{64}", row):
         raise OppoError(f"a sample holds the text {row[:40]!r}, which is no figure: it is not shared")
 
 

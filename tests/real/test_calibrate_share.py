@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from oppo_real.calibrate.contention import Meeting, Round, contention_of
+from oppo_real.calibrate.plan import Point
+from oppo_real.calibrate.profile import samples_text
 from oppo_real.calibrate.share import shared_name, with_parameters, without_names, write_shared
 from oppo_real.config import ModelsConfig
 from oppo_real.engines.models import parameter_count
@@ -51,6 +54,14 @@ def private_profile() -> Profile:
     measured = found.measured.model_copy(update={"engine": engine, "raw_samples": "alice.samples.jsonl"})
     hardware = measured.model_copy(update={"hardware": "1 of 8 NVIDIA H200, 140 GiB, CUDA 12.8"})
     return found.model_copy(update={"name": "acme-secret-run", "measured": hardware})
+
+
+def test_what_was_measured_together_is_shared_too(tmp_path: Path) -> None:
+    decode, score = Point("decode", ((8, 1),)), Point("score", ((0, 8),))
+    met = contention_of(Meeting(("decode", "score"), (decode, score)), [Round((0.01, 0.1), (0.015, 0.12))])
+    shared = write_shared(private_profile(), samples_text((), [met]), tmp_path)
+    (row,) = map(json.loads, shared.samples.read_text().splitlines())
+    assert (row["kind"], row["points"]) == ("contention", [decode.key, score.key])
 
 
 def test_a_shared_profile_keeps_figures_and_settings_and_no_name(tmp_path: Path) -> None:

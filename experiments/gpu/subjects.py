@@ -186,9 +186,11 @@ def subject_for(scenario: Scenario) -> Subject:
 _GIB: Final = 2**30
 _CONTEXT: Final = 0.7 * _GIB
 """Of one process on a GPU: CUDA context and libraries."""
-_ARENA: Final = 2.5
-"""Bytes of the torch engine's KV arena while it grows, over the bytes of the tokens held: 1.5 of headroom,
-and old beside new keys."""
+_ROOM: Final = 1.5
+"""Bytes of the actor's KV arena, which has its room from the start, over those of its capacity."""
+_GROWING: Final = 2.5
+"""Bytes of the scorer's while it grows, over the bytes of the tokens held: 1.5 of headroom, and old beside
+new keys."""
 _LOGITS: Final = 6
 """Float32 copies of 1024 rows of logits: scaled, softmax, their gradients."""
 
@@ -208,8 +210,8 @@ def memory_plan(pair: Pair, longest: int, kv_capacity_tokens: int | None = None)
         "policy (driver)": 2.0 * actor.parameters,
         "actor (replica)": 2.0 * actor.parameters,
         "reward model (scorer)": reward_weights,
-        "KV of the actor": _arena(actor, tokens),
-        "KV of the reward model": _arena(reward, tokens),
+        "KV of the actor": _ROOM * _kv(actor, tokens),
+        "KV of the reward model": _GROWING * _kv(reward, tokens),
         "forwards of the engines": _forward(actor) + _forward(reward),
     }
     if pair.trains:
@@ -229,20 +231,21 @@ def memory_plan(pair: Pair, longest: int, kv_capacity_tokens: int | None = None)
 
 def contention_plan(pair: Pair, longest: int, kv_capacity_tokens: int | None = None) -> dict[str, float]:
     """The same while ``oppo calibrate`` measures contention: two processes, each with every engine, of which
-    one decodes and the other scores or trains. The decoded batch is half the capacity at most.
+    one decodes and the other scores or trains.
     """
     alone = memory_plan(pair, longest, kv_capacity_tokens)
     twice = (
         "policy (driver)",
         "actor (replica)",
         "reward model (scorer)",
+        "KV of the actor",
         "reference (driver)",
         "forwards of the engines",
     )
     plan = {f"2 × {name}": 2 * alone[name] for name in twice if name in alone}
     once = ("gradients and AdamW", "activations of a micro-batch", "logits of the trainer")
     plan |= {name: alone[name] for name in once if name in alone}
-    return plan | {"three CUDA contexts": 3 * _CONTEXT, "KV of the actor": alone["KV of the actor"] / 2}
+    return plan | {"three CUDA contexts": 3 * _CONTEXT}
 
 
 def check_fits(pair: Pair, longest: int, device_bytes: float, kv_capacity_tokens: int | None = None) -> None:
@@ -263,8 +266,8 @@ def check_fits(pair: Pair, longest: int, device_bytes: float, kv_capacity_tokens
             )
 
 
-def _arena(shape: ModelShape, tokens: int) -> float:
-    return _ARENA * 4.0 * shape.kv_width * shape.num_hidden_layers * tokens
+def _kv(shape: ModelShape, tokens: int) -> float:
+    return 4.0 * shape.kv_width * shape.num_hidden_layers * tokens
 
 
 def _forward(shape: ModelShape) -> float:

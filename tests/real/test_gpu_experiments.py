@@ -2,12 +2,14 @@
 beforehand."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from oppo_real.calibrate.contention import meetings_of
 from oppo_real.calibrate.plan import make_plan, sizes_of
@@ -17,6 +19,7 @@ from oppo_real.config import real_config
 from oppo_real.engines import models
 from oppo_real.engines.models import build_causal_lm
 from oppo_real.validate.predict import as_run
+from oppo_sim.cli.main import oppo
 from oppo_sim.costs.shipped_profiles import load_shipped
 from oppo_sim.errors import OppoError
 from tests.real.test_validate_session import MODEL
@@ -25,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "gpu"))
 
 import configurations as c
 import part0_attention
+import part0_engines
 import part1_calibrate
 import part2_validate
 import part3_report
@@ -80,7 +84,7 @@ def test_every_configuration_fits_an_h200_and_7b_with_training_does_not(
     largest = subjects.Pair("qwen2.5-7b", "qwen2.5-7b", "torch")
     assert not largest.trains
     monkeypatch.setattr(subjects, "TRAINED", subjects.ACTORS)
-    with pytest.raises(OppoError, match=r"needs 191 GiB and the device has 139 \(gradients and AdamW 43 GiB"):
+    with pytest.raises(OppoError, match=r"needs 181 GiB and the device has 139 \(gradients and AdamW 43 GiB"):
         subjects.check_fits(largest, 4352, H200_BYTES)
 
 
@@ -112,6 +116,44 @@ def test_slices_and_rounds_share_out_every_run_once() -> None:
     for bad in ("0/5", "6/5", "x", "1/"):
         with pytest.raises(OppoError, match="give K/N"):
             part2_validate.slice_of(jobs, bad)
+
+
+# ---- what was measured -------------------------------------------------------------------------------------
+
+
+def test_the_quarter_hour_concludes_as_its_page_says(tmp_path: Path) -> None:
+    there = Path(part0_engines.__file__).parent / "quarter_hour"
+    for file in there.glob("run2/validated.*"):
+        shutil.copy(file, tmp_path)
+    asked = ("--no-measure", "--repeats", "1", "--policies", "rollout-overlap,intra,oppo", "--no-figures")
+    result = CliRunner().invoke(
+        oppo,
+        ["validate", str(there / "scenario.yaml"), *asked, "-o", str(tmp_path / "validated"), "--json"],
+        catch_exceptions=False,
+    )
+    found = json.loads(result.stdout)
+    page = (there / "README.md").read_text()
+    for policy, label in (
+        ("rollout-overlap", "rollout-overlap"),
+        ("intra", "intra, chunk 64"),
+        ("oppo", "oppo,"),
+    ):
+        step = found["stages"][policy]["step"]
+        row = next(line for line in page.splitlines() if line.strip().startswith(f"| {label}"))
+        assert f"| {step['predicted']:.2f} s | {step['measured']:.2f} s |" in row
+    assert found["rank_agreement"] == 1.0
+    assert sum(one["alike"] for one in found["decisions"]) == 20
+    for name in ("attention", "engines"):
+        content = json.loads((there / f"{name}.json").read_text())
+        assert content["passed"] and not content["rehearsal"] and "H100" in content["hardware"]
+    assert load_shipped("nvidia-h100-80gb-hbm3/494m+7.07b/torch").on_device is not None
+
+
+def test_engines_are_compared_with_the_cpu_before_anything_is_timed(tmp_path: Path) -> None:
+    with part0_engines.heads_of_64():
+        part0_engines.main(["--rehearse", "--work", str(tmp_path)])
+    content = json.loads((tmp_path / "engines.json").read_text())
+    assert content["passed"] and len(content["cases"]) == len(part0_engines.CASES)
 
 
 # ---- refused -----------------------------------------------------------------------------------------------

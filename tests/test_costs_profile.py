@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from oppo_sim.costs.build_profile import costs_from_profile
 from oppo_sim.costs.context import CostContext
@@ -120,6 +121,9 @@ def test_an_activity_asks_for_a_gpu_only_while_it_computes() -> None:
         Demand(0.5 * busy / seconds, busy / seconds)
     )
     assert costs.scorer.prefill_demand(4, 4.0).arithmetic < busy / seconds, "launches take most of it"
+    nothing = {**ON_DEVICE, "score": {"fixed": 0.0, "per_token": 0.0, "per_pair": 0.0}}
+    with pytest.raises(ValidationError, match="computes in no second"):
+        Profile.model_validate({**plain, "on_device": nothing})
     without = costs_from_profile(Profile.model_validate(plain), context)
     assert without.scorer.prefill_demand(30, 300.0) == Demand(0.5, 1.0)
 

@@ -182,7 +182,13 @@ def read_calibration(path: Path, sizes: Sizes, seed: int = 0) -> tuple[Profile, 
     visits: list[Visit] = []
     contention: list[Contention] = []
     try:
-        for line in samples.read_text(encoding="utf-8").splitlines():
+        text = samples.read_text(encoding="utf-8")
+        if sha256(text.encode()).hexdigest() not in profile.measured.raw_samples:
+            raise OppoError(
+                f"{samples} are not the samples that {path} was made from: bring both files from the same"
+                " place, or let the command that measured them go on"
+            )
+        for line in text.splitlines():
             row = json.loads(line)
             if row["kind"] == "contention":
                 first, second = (points[key] for key in row["points"])

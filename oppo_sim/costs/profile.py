@@ -175,6 +175,12 @@ class ForwardOnDevice(Strict):
     per_token: NonNegative
     per_pair: NonNegative
 
+    @model_validator(mode="after")
+    def _computes(self) -> "ForwardOnDevice":
+        if not (self.fixed or self.per_token or self.per_pair):
+            raise ValueError("a forward computes in no second: give one of fixed, per_token, per_pair")
+        return self
+
     def seconds(self, tokens: float, pairs: float) -> float:
         """Of ``tokens`` and their query-key pairs."""
         return self.fixed + self.per_token * tokens + self.per_pair * pairs

@@ -230,6 +230,10 @@ def test_an_interrupted_validation_is_concluded_without_its_engines(
         run(file, "--policies", "sequential,inter", "-o", str(tmp_path / "out"), "--force", "--no-measure")
     with pytest.raises(OppoError, match="leave out --profile"):
         run(*asked, "--no-measure", "--profile", "p.json", "--force")
+    with (tmp_path / "out.profile.samples.jsonl").open("a") as file:
+        file.write("{}\n")
+    with pytest.raises(OppoError, match="are not the samples that"):
+        run(*asked, "--no-measure", "--force")
 
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:

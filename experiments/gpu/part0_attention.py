@@ -8,13 +8,11 @@ Random ragged batches with every head shape of the models, in float32 and bfloat
 passed on the same device with the same versions.
 """
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from subjects import ACTORS, REWARDS, Pair
-from workplace import ATTENTION, ATTENTION_FORMAT, open_workplace, run_main, write_json
+from workplace import ATTENTION, ATTENTION_FORMAT, run_main, workplace_given, write_json
 
 from oppo_sim.errors import OppoError
 
@@ -103,12 +101,7 @@ def check_trainer(device: str, dtype: str, heads: tuple[int, int, int], seed: in
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """See the module. Raises OppoError where a case failed, after writing the file."""
-    parser = argparse.ArgumentParser(description="Verify the attention paths on a device.")
-    parser.add_argument("--device")
-    parser.add_argument("--work", type=Path)
-    parser.add_argument("--rehearse", action="store_true", help="on the CPU, tiny shapes")
-    given = parser.parse_args(arguments)
-    place = open_workplace(given.work, given.device, given.rehearse)
+    place = workplace_given("Verify the attention paths on a device.", arguments)
     names = dict.fromkeys((*ACTORS, *REWARDS))
     shapes = [
         Pair(ACTORS[0], REWARDS[0], "torch", place.device, place.rehearse).shape(name) for name in names

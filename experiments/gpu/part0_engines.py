@@ -8,7 +8,6 @@ ones, streamed pieces beside whole rollouts, and an update on the fast attention
 the engines do is what the tests have them do on a CUDA machine without a GPU (tests/real/fake_cuda).
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from workplace import Workplace, open_workplace, run_main, write_json
+from workplace import Workplace, run_main, workplace_given, write_json
 
 from oppo_sim.errors import OppoError
 
@@ -39,12 +38,7 @@ UPDATED: Final = 0.02
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """See the module. Raises OppoError where a case failed, after writing the file."""
-    parser = argparse.ArgumentParser(description="Compare the engines on a device with those on the CPU.")
-    parser.add_argument("--device")
-    parser.add_argument("--work", type=Path)
-    parser.add_argument("--rehearse", action="store_true", help="on the CPU")
-    given = parser.parse_args(arguments)
-    place = open_workplace(given.work, given.device, given.rehearse)
+    place = workplace_given("Compare the engines on a device with those on the CPU.", arguments)
     cases = [run(name, case, place) for name, case in CASES.items()]
     failed = [case["case"] for case in cases if not case["passed"]]
     content = {

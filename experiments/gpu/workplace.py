@@ -1,6 +1,7 @@
 """Where results lie, which machine this is, and the gate that keeps an unverified attention from being
 timed."""
 
+import argparse
 import json
 import os
 import re
@@ -75,6 +76,16 @@ def open_workplace(folder: Path | None, device: str | None, rehearse: bool) -> W
     return Workplace(
         folder or (REHEARSED if rehearse else HERE), place, hardware(place), software_versions(), rehearse
     )
+
+
+def workplace_given(description: str, arguments: Sequence[str] | None) -> Workplace:
+    """Of a script that takes no more than where and on what. Raises OppoError."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--device")
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--rehearse", action="store_true", help="on the CPU, with tiny models or shapes")
+    given = parser.parse_args(arguments)
+    return open_workplace(given.work, given.device, given.rehearse)
 
 
 def device_bytes(place: Workplace) -> float | None:

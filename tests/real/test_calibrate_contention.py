@@ -120,7 +120,7 @@ def test_a_turn_lasts_as_long_as_the_gpu_computes() -> None:
     on_device = OnDevice.model_validate(
         {
             "decode": {"fixed": 0.0005, "per_rollout": 0.0005, "per_kv_token": 0.0},
-            "prefill": {"fixed": 0.0, "per_token": 0.0, "per_pair": 0.0},
+            "prefill": {"fixed": 0.001, "per_token": 0.0, "per_pair": 0.0},
             "score": {"fixed": 0.02, "per_token": 0.005, "per_pair": 0.0},
         }
     )

@@ -9,7 +9,7 @@ point; so both the noise of the clock and what the basis cannot say widen them. 
 whole regime of batch sizes and predict it from the others: neighbours of a left-out row would give it away.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from math import log, sqrt
@@ -144,19 +144,14 @@ class Fit:
 
 def measured_points(visits: Sequence[Visit], stage: str | None = None) -> list[Measured]:
     """Visits by point, in the order of their first one; ``stage``: of that training stage."""
-    gathered: dict[str, tuple[Point, list[float]]] = {}
-    for visit in visits:
-        _, repeats = gathered.setdefault(visit.point.key, (visit.point, []))
-        repeats.append(visit.mean if stage is None else visit.stages[stage])
-    return [Measured(point, tuple(repeats)) for point, repeats in gathered.values()]
+    return points_of((visit, visit.mean if stage is None else visit.stages[stage]) for visit in visits)
 
 
-def on_device_points(visits: Sequence[Visit]) -> list[Measured]:
-    """Seconds in which the GPU computed, of the visits that say it."""
+def points_of(told: Iterable[tuple[Visit, float]]) -> list[Measured]:
+    """Seconds that visits tell, by point, in the order of its first one."""
     gathered: dict[str, tuple[Point, list[float]]] = {}
-    for visit in visits:
-        if visit.device_s:
-            gathered.setdefault(visit.point.key, (visit.point, []))[1].append(visit.device_s)
+    for visit, seconds in told:
+        gathered.setdefault(visit.point.key, (visit.point, []))[1].append(seconds)
     return [Measured(point, tuple(repeats)) for point, repeats in gathered.values()]
 
 

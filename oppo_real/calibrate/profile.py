@@ -26,7 +26,7 @@ from oppo_real.calibrate.fit import (
     Measured,
     fit_table,
     measured_points,
-    on_device_points,
+    points_of,
     steadied,
 )
 from oppo_real.calibrate.measure import Visit
@@ -328,7 +328,9 @@ def _on_device(visits: Sequence[Visit], seed: int) -> tuple[list[Fit], OnDevice 
     bases = {"decode": DECODE_ON_DEVICE, "prefill": PREFILL_BASIS, "score": PREFILL_BASIS}
     fits: dict[str, Fit] = {}
     for kind, basis in bases.items():
-        data = on_device_points([visit for visit in visits if visit.point.kind == kind])
+        data = points_of(
+            (visit, visit.device_s) for visit in visits if visit.point.kind == kind and visit.device_s
+        )
         if len(data) <= len(basis):
             return [], None
         fits[kind] = fit_table(f"{kind} on the device", data, basis, seed)
@@ -340,12 +342,11 @@ def _on_device(visits: Sequence[Visit], seed: int) -> tuple[list[Fit], OnDevice 
 
 
 def _seconds_beside(visits: Sequence[Visit]) -> list[Measured]:
-    found: dict[str, tuple[Visit, list[float]]] = {}
-    for visit in visits:
-        if visit.host_seconds:
-            _, seconds = found.setdefault(visit.point.key, (visit, []))
-            seconds.append(sorted(visit.host_seconds)[len(visit.host_seconds) // 2])
-    return [Measured(visit.point, tuple(seconds)) for visit, seconds in found.values()]
+    return points_of(
+        (visit, sorted(visit.host_seconds)[len(visit.host_seconds) // 2])
+        for visit in visits
+        if visit.host_seconds
+    )
 
 
 def samples_text(visits: Sequence[Visit], contention: Sequence[Contention]) -> str:

@@ -21,6 +21,7 @@ from oppo_sim.costs.interface import (
     StageTimes,
     TrainingCost,
     Work,
+    demand_of_seconds,
 )
 from oppo_sim.costs.lowering import Lowering, NotLoweredError, decode_lines, lower_prefill, lower_stages
 from oppo_sim.costs.terms import NO_TERMS, CostTerms
@@ -105,9 +106,7 @@ class AdjustedEngine:
         if demand_seconds is None:
             assert idle is not None
             return _shared(idle[1], seconds - idle[0], seconds)
-        memory, per_memory, arithmetic, per_arithmetic = demand_seconds
-        memory, arithmetic = memory + per_memory * kv_tokens, arithmetic + per_arithmetic * kv_tokens
-        return Demand(min(1.0, memory / seconds), min(1.0, arithmetic / seconds))
+        return demand_of_seconds(demand_seconds, kv_tokens, seconds)
 
     def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
         return self.engine.decode_work(n_running, kv_tokens)

@@ -54,6 +54,15 @@ class DecodeLines(NamedTuple):
     """Seconds of every iteration in which the device does nothing, and its demand in the others."""
 
 
+def demand_of_seconds(parts: tuple[float, float, float, float], kv_tokens: float, seconds: float) -> Demand:
+    """Of an iteration of ``seconds``, from its ``demand_seconds``."""
+    memory, per_memory, arithmetic, per_arithmetic = parts
+    return Demand(
+        min(1.0, (memory + per_memory * kv_tokens) / seconds),
+        min(1.0, (arithmetic + per_arithmetic * kv_tokens) / seconds),
+    )
+
+
 class DecodeCost(Protocol):
     """Decode iterations of an engine.
 

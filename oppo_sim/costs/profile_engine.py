@@ -6,7 +6,16 @@ from typing import ClassVar
 
 from oppo_sim.costs.context import StagesRun
 from oppo_sim.costs.formulas import inside
-from oppo_sim.costs.interface import BatchShape, DecodeLines, Demand, Line, Peak, StageTimes, Work
+from oppo_sim.costs.interface import (
+    BatchShape,
+    DecodeLines,
+    Demand,
+    Line,
+    Peak,
+    StageTimes,
+    Work,
+    demand_of_seconds,
+)
 from oppo_sim.costs.interpolate import linear
 from oppo_sim.costs.linear import COMPUTE_BOUND, MEMORY_BOUND
 from oppo_sim.costs.lowering import Lowering
@@ -92,12 +101,9 @@ class ProfileEngine(ProfilePrefill):
             return self.decode_shares
         found = self._knots(n_running)
         assert found.found.demand_seconds is not None
-        memory, per_memory, arithmetic, per_arithmetic = found.found.demand_seconds
         line = found.line(kv_tokens)  # nothing is counted: this is no iteration
-        seconds = line.fixed + line.per_kv_token * kv_tokens
-        return Demand(
-            min(1.0, (memory + per_memory * kv_tokens) / seconds),
-            min(1.0, (arithmetic + per_arithmetic * kv_tokens) / seconds),
+        return demand_of_seconds(
+            found.found.demand_seconds, kv_tokens, line.fixed + line.per_kv_token * kv_tokens
         )
 
     def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from oppo_sim.costs.interface import DecodeLines, Demand, Line, Peak, Work
+from oppo_sim.costs.interface import DecodeLines, Demand, Line, Peak, Work, demand_of_seconds
 from oppo_sim.costs.interpolate import bilinear, linear, merged
 from oppo_sim.costs.kernels.table import KernelTable
 from oppo_sim.costs.lowering import Lowering
@@ -134,11 +134,7 @@ class ComposedEngine(ComposedPrefill):
     def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
         line = self._decode(n_running).line(kv_tokens)  # nothing is counted: this is no iteration
         seconds = line.fixed + line.per_kv_token * kv_tokens
-        memory, per_memory, arithmetic, per_arithmetic = self.roofline.decode_parts(n_running)
-        return Demand(
-            min(1.0, (memory + per_memory * kv_tokens) / seconds),
-            min(1.0, (arithmetic + per_arithmetic * kv_tokens) / seconds),
-        )
+        return demand_of_seconds(self.roofline.decode_parts(n_running), kv_tokens, seconds)
 
     def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
         return self.roofline.decode_work(n_running, kv_tokens)

@@ -215,18 +215,18 @@ _PLAIN = Case(
 
 
 def test_sends_of_a_microsecond_late_in_a_row_are_no_chain() -> None:
-    # The tolerance is 1.003 µs there: the first send ends in the instant of the last token, the others in pairs.
+    # The tolerance is 1.003 µs there. Eight replicas send 2 to 8 tokens and 1,004, a microsecond each: the sends end
+    # in pairs.
     case = replace(
         _PLAIN,
         policy="inter",
         settings={"chunk_size": 1, "overcommit": 0, "stop_check": "token", "score_granularity": "batch"},
         batch=8,
-        responses=(1003,) + (1,) * 11,
-        machine=MachineSetup(num_replicas=1, max_scoring_tokens=1),
-        terms=CostTerms(piece_send_s=1e-6),
+        responses=(1003, 1, 2, 3, 4, 5, 6, 7, 1, 1, 1, 1),
+        machine=MachineSetup(num_replicas=8, max_scoring_tokens=1, send_s_per_token=1e-6),
     )
     microseconds = sorted((case.run().rollouts["scored_s"] - 1003.0) * 1e6)
-    assert microseconds == pytest.approx([1, 3, 3, 5, 5, 7, 7, 8], rel=1e-3)
+    assert microseconds == pytest.approx([3, 3, 5, 5, 7, 7, 8, 1004], rel=1e-3)
     assert_like_the_reference(case)
 
 

@@ -447,16 +447,21 @@ def test_a_scorer_with_blocks_prefills_whole_ones_until_the_last_piece() -> None
     assert result.column("timing_s/reward") == [pytest.approx(8.0)]
 
 
-def test_a_link_carries_one_piece_after_the_other_while_decoding_goes_on() -> None:
+def test_pieces_of_one_instant_cross_a_link_together_while_decoding_goes_on() -> None:
     # Two rollouts of 8 tokens on one replica, chunk 4, no prompts; a piece takes 1 s and 0.25 s a token on its
-    # way: 2 s. Cut at 4: they arrive at 6 (id 0) and 8 (id 1); cut at 8: at 10 and 12. Scoring takes 1 s a
-    # token: 6 to 10, 10 to 14 (id 1's first; id 0's second of t = 10 waits behind it), 14 to 18, 18 to 22.
-    # gen = 8, reward = 14.
+    # way: 2 s. Cut at 4: both arrive at 8; cut at 8: both at 12. Scoring takes 1 s a token, one piece at a
+    # time: 8 to 12, 12 to 16 (id 1's first; the two of t = 12 wait behind it), 16 to 20, 20 to 24.
+    # gen = 8, reward = 16.
     costs = with_cuts(linear_costs(score=(0.0, 1.0, 0.0)), piece_send_s=1.0)
     machine = MachineSetup(send_s_per_token=0.25, max_scoring_tokens=1)
     result = run("intra", [8, 8], steps=1, batch=2, settings={"chunk_size": 4}, machine=machine, costs=costs)
     assert result.column("timing_s/gen") == [8.0]
-    assert result.column("timing_s/reward") == [pytest.approx(14.0)]
+    assert result.column("timing_s/reward") == [pytest.approx(16.0)]
+    # They are scored together, too, where they may be: with 1 s a batch, 8 to 17 and 17 to 26.
+    both = replace(machine, max_scoring_tokens=8)
+    batched = with_cuts(linear_costs(score=(1.0, 1.0, 0.0)), piece_send_s=1.0)
+    result = run("intra", [8, 8], steps=1, batch=2, settings={"chunk_size": 4}, machine=both, costs=batched)
+    assert result.column("timing_s/reward") == [pytest.approx(18.0)]
     # Two replicas have a link each: pieces of both arrive at 6 and at 10, and the scorer is never idle.
     wide = replace(machine, num_replicas=2)
     result = run("intra", [8, 8], steps=1, batch=2, settings={"chunk_size": 4}, machine=wide, costs=costs)

@@ -228,13 +228,19 @@ def ordered_inbox(s: State) -> bool:
 
 
 @compiled
+def occupy_link(s: State, i: int) -> None:
+    """Piece ``i`` of the inbox takes its time on the link of its replica."""
+    replica = replicas_in(s)[rollouts_in(s)[inbox_in(s)[i, 0]].replica]
+    seconds = send_seconds(inbox_in(s)[i, 1], s.piece_send_s, s.send_s_per_token)
+    replica.link_free = max(replica.link_free, s.now) + seconds
+
+
+@compiled
 def send_piece(s: State, i: int) -> None:
-    """``Links.send`` of piece ``i`` of the inbox."""
+    """Piece ``i`` of the inbox is under way until its link is free."""
     slot, new = inbox_in(s)[i, 0], inbox_in(s)[i, 1]
     rollout = rollouts_in(s)[slot]
-    replica = replicas_in(s)[rollout.replica]
-    arrives = max(replica.link_free, s.now) + send_seconds(new, s.piece_send_s, s.send_s_per_token)
-    replica.link_free = arrives
+    arrives = replicas_in(s)[rollout.replica].link_free
     way, at, ids = way_in(s), way_at_in(s), way_id_in(s)
     around = at.shape[0] - 1
     j = s.last_sent
@@ -284,6 +290,8 @@ def send_and_receive(s: State) -> None:
     """``Links.send``: what was cut leaves, and what has arrived is the inbox."""
     if s.inbox:
         sorts = ordered_inbox(s)
+        for i in range(s.inbox):
+            occupy_link(s, items_in(s)[i] if sorts else i)
         for i in range(s.inbox):
             send_piece(s, items_in(s)[i] if sorts else i)
         note_next_arrival(s)

@@ -1,5 +1,5 @@
-"""What pieces cross on their way to the scorer: each replica sends one after the other (docs/model.md
-C22)."""
+"""What pieces cross on their way to the scorer: each replica sends what it cut at one instant as one message
+(docs/model.md C22)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +40,7 @@ class Links:
         self._cut.append(piece)
 
     def send(self, now: float) -> None:
-        """End of an instant: what was cut in it leaves, in id order."""
+        """End of an instant: what was cut in it leaves, and arrives when the last of it does."""
         cut = self._cut
         if not cut:
             return
@@ -48,10 +48,10 @@ class Links:
         free = self._free
         for piece in cut:
             link = piece.rollout.replica
-            seconds = send_seconds(piece.new, self._piece_s, self._token_s)
-            free[link] = arrives = max(free[link], now) + seconds
+            free[link] = max(free[link], now) + send_seconds(piece.new, self._piece_s, self._token_s)
+        for piece in cut:
             self._under_way.append(piece)
-            self._clock.call_at(arrives, partial(self._arrived, piece))
+            self._clock.call_at(free[piece.rollout.replica], partial(self._arrived, piece))
         cut.clear()
 
     def forget(self, rollout: Rollout) -> None:

@@ -94,8 +94,7 @@ class Scorer:
     def take(self) -> None:
         """Send what was cut in this instant, assign what arrived in it, in id order; then every free worker
         takes what it may."""
-        for rollout, last, upto in sorted(self.cut_now, key=lambda entry: entry[0].id):
-            self._send(rollout, upto, last)
+        self._send(sorted(self.cut_now, key=lambda entry: entry[0].id))
         self.cut_now = []
         for sent in sorted(self.arrived, key=lambda sent: sent.rollout.id):
             self._receive(sent.rollout, sent.upto, sent.last)
@@ -104,24 +103,31 @@ class Scorer:
             if worker.queue and not worker.in_service:
                 self._begin(worker)
 
-    def _send(self, rollout: Rollout, upto: int, last: bool) -> None:
-        tokens = upto - rollout.left
-        rollout.left = upto
-        sent = Sent(rollout, upto, last)
-        seconds = self.config.added.get("piece_send", 0.0) + tokens * self.config.send_per_token
-        if seconds <= 0:
-            self.arrived.append(sent)
-            return
-        # A link sends one piece after the other.
-        arrival = max(self.link_free[rollout.replica], self.world.now) + seconds
-        self.link_free[rollout.replica] = arrival
-        self.on_the_way.append(sent)
-        self.world.start(arrival - self.world.now, (), (0.0, 0.0), lambda end: self._arrive(sent))
+    def _send(self, cut: list[tuple[Rollout, bool, int]]) -> None:
+        """Each replica's pieces of this instant are one message, behind those that it sent before."""
+        messages: dict[int, list[Sent]] = {}
+        lasts: dict[int, float] = {}
+        for rollout, last, upto in cut:
+            tokens, rollout.left = upto - rollout.left, upto
+            seconds = self.config.added.get("piece_send", 0.0) + tokens * self.config.send_per_token
+            lasts[rollout.replica] = lasts.get(rollout.replica, 0.0) + seconds
+            messages.setdefault(rollout.replica, []).append(Sent(rollout, upto, last))
+        for replica, message in messages.items():
+            if lasts[replica] <= 0:
+                self.arrived += message
+                continue
+            arrival = max(self.link_free[replica], self.world.now) + lasts[replica]
+            self.link_free[replica] = arrival
+            self.on_the_way += message
+            self.world.start(
+                arrival - self.world.now, (), (0.0, 0.0), lambda end, message=message: self._arrive(message)
+            )
 
-    def _arrive(self, sent: Sent) -> None:
-        if sent in self.on_the_way:  # else its rollout was dropped
-            self.on_the_way.remove(sent)
-            self.arrived.append(sent)
+    def _arrive(self, message: list[Sent]) -> None:
+        for sent in message:
+            if sent in self.on_the_way:  # else its rollout was dropped
+                self.on_the_way.remove(sent)
+                self.arrived.append(sent)
 
     def _receive(self, rollout: Rollout, upto: int, last: bool) -> None:
         if rollout.withheld and not last:

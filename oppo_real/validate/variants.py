@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 FIRST: Final = 3
 """Settings that a search ranks first, and are validated."""
+_APART: Final = 0.01
+"""Of the best step, between predicted steps of two settings of one policy, at least: half of what five
+repeats tell from each other on a quiet machine."""
 _POLICY: Final = "policy."
 _SAME: Final = (
     "rollout_batch_size", "group_size", "max_prompt_length", "max_response_length", "rollout", "scoring",
@@ -61,8 +64,8 @@ def variant_of(scenario: "Scenario", label: str) -> Variant:
 
 def variants_of_search(scenario: "Scenario", folder: Path) -> tuple[Variant, ...]:
     """The baseline, the three settings that a search (``oppo tune``) ranks first, its choice before all, the
-    one in the middle of the rest and the last one; of settings that ran alike, which differ in what never
-    bound, the one that it ranks first.
+    one in the middle of the rest and the last one. Of settings of one policy that ran within 1 % of each
+    other, which repeats would hardly tell apart, the one that it ranks first, unless too few are left.
 
     Raises OppoError for a folder without a finished search, one of another scenario, one in which fewer than
     two settings ran, and one that searched more than the policy.
@@ -86,9 +89,14 @@ def variants_of_search(scenario: "Scenario", folder: Path) -> tuple[Variant, ...
     first = ran[c.TRIAL] != (record.get("chosen") or {}).get(c.TRIAL)
     ranked = ran.assign(first=first).sort_values(["first", c.REGRET], kind="stable")
     # To the last digit as fast under all seeds: one schedule, of which a setting that never binds differs.
-    unlike = ranked.drop_duplicates([POLICY_NAME, c.REGRET]).to_dict("records")
-    found = [_of_trial(scenario, {str(name): value for name, value in row.items()}, fields) for row in unlike]
-    settings = list({one.label: one for one in found if one.policy != BASELINE}.values())
+    unlike = ranked.drop_duplicates([POLICY_NAME, c.REGRET])
+    found = {
+        one.label: (one, float(row[c.REGRET]))
+        for row in unlike.to_dict("records")
+        for one in [_of_trial(scenario, {str(name): value for name, value in row.items()}, fields)]
+        if one.policy != BASELINE
+    }
+    settings = _told_apart(list(found.values()))
     if len(settings) < 2:
         raise OppoError(
             f"{folder} ranks {len(settings)} setting(s) beside {BASELINE}: search with more trials"
@@ -96,6 +104,18 @@ def variants_of_search(scenario: "Scenario", folder: Path) -> tuple[Variant, ...
     rest = settings[FIRST:]
     others = [rest[(len(rest) - 1) // 2], rest[-1]] if len(rest) > 1 else rest
     return (variant_of(scenario, BASELINE), *settings[:FIRST], *others)
+
+
+def _told_apart(ranked: Sequence[tuple[Variant, float]]) -> list[Variant]:
+    """Of settings and what each loses to the best, in order, those that are ``_APART`` from all of their
+    policy before them; where they are too few, the others, too."""
+    kept: list[tuple[Variant, float]] = []
+    for one, regret in ranked:
+        if all(one.policy != other.policy or abs(regret - lost) >= _APART for other, lost in kept):
+            kept.append((one, regret))
+    if len(kept) < FIRST + 2:
+        kept = list(ranked)
+    return [one for one, _ in kept]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -114,6 +114,18 @@ def test_the_settings_that_a_search_ranks(tmp_path: Path) -> None:
     assert [one.label for one in variants_of_search(scenario, searched)] == [one.label for one in variants]
     table.to_parquet(searched / "trials.parquet")
 
+    # So is only the first of those within 1 %.
+    knob, value = next((name, of) for name, of in chosen["knobs"].items() if isinstance(of, int))
+    near = table.loc[[place]].assign(**{c.TRIAL: table[c.TRIAL].max() + 1, knob: value + 40})
+    near[c.REGRET] += 0.009
+    pd.concat([table, near], ignore_index=True).to_parquet(searched / "trials.parquet")
+    assert [one.label for one in variants_of_search(scenario, searched)] == [one.label for one in variants]
+    near[c.REGRET] += 0.002
+    pd.concat([table, near], ignore_index=True).to_parquet(searched / "trials.parquet")
+    setting = knob.removeprefix("policy.")
+    assert any(one.settings.get(setting) == value + 40 for one in variants_of_search(scenario, searched))
+    table.to_parquet(searched / "trials.parquet")
+
     # The choice comes first, also where another one ranks before it (and broke a bound on fresh seeds).
     record = json.loads((searched / "tune.json").read_text())
     table = read_table(searched / "trials.parquet", "")

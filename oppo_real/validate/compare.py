@@ -21,6 +21,8 @@ RESAMPLES: Final = 2000
 CONFIDENCE: Final = 0.95
 SETTLED: Final = 1.25
 """Of a predicted speed-up, the upper end of the calibration's interval over the lower, at most."""
+_SAME_WORK: Final = 1.1
+"""A predicted count over that of some repeat, at most, or the other way round."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,17 @@ class PredictionAccuracy:
         ratios = [pair.measured for pair in self.pairs if pair.first == chosen]
         ratios += [1.0 / pair.measured for pair in self.pairs if pair.second == chosen]
         return max([1.0, *ratios]) - 1.0
+
+    @property
+    def unlike_work(self) -> tuple[tuple[str, str, Prediction], ...]:
+        """Policy and count where no repeat did what is predicted, within ``_SAME_WORK``: not its seconds are
+        wrong, but what it does."""
+        return tuple(
+            (policy, name, cell)
+            for policy, cells in self.work.items()
+            for name, cell in cells.items()
+            if not cell.lowest / _SAME_WORK <= cell.predicted <= cell.highest * _SAME_WORK
+        )
 
     def largest_error(self, policy: str) -> tuple[str, float]:
         """The stage whose error moves the step most, and by what share of the measured step."""

@@ -240,6 +240,11 @@ def sentences(validated: Validated) -> Iterator[str]:
         for policy in found.stages:
             stage, share = found.largest_error(policy)
             yield f"{policy}: the error of {stage} moves the step most, by {format_signed(share)} of it"
+    for policy, name, cell in found.unlike_work:
+        yield (
+            f"{policy}: {name} is {significant(cell.predicted)} a step as predicted,"
+            f" {significant(cell.measured)} as measured: what is predicted is other work"
+        )
     if validated.profile is not None:
         factor = validated.profile.contention_factor
         yield f"interference of decoding beside scoring: {significant(factor) if factor else 'not measured'}"

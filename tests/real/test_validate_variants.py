@@ -204,3 +204,16 @@ def test_regret_is_what_the_predicted_choice_costs() -> None:
     assert accuracy.swaps == (pairs[2],)
     assert accuracy.rank_agreement == pytest.approx(1 / 3)
     assert PredictionAccuracy(stages, {}, {}, [], [], 0, pairs=pairs[:2]).regret == 0
+
+
+def test_work_that_no_repeat_did_is_told() -> None:
+    def batches(predicted: float) -> PredictionAccuracy:
+        cell = Prediction(predicted, 11.0, 10.0, 12.0)
+        return PredictionAccuracy({}, {}, {"intra": {c.SCORER_BATCHES: cell}}, [], [], 0)
+
+    assert [one[:2] for one in batches(15.0).unlike_work] == [("intra", c.SCORER_BATCHES)]
+    assert len(batches(8.9).unlike_work) == 1
+    for alike in (9.2, 10.5, 13.1):
+        assert not batches(alike).unlike_work
+    idle = Prediction(0.0, 0.0, 0.0, 0.0)
+    assert not PredictionAccuracy({}, {}, {"intra": {c.TOKENS_DECODED: idle}}, [], [], 0).unlike_work

@@ -88,15 +88,16 @@ def variants_of_search(scenario: "Scenario", folder: Path) -> tuple[Variant, ...
     # The choice kept its bounds on fresh seeds, too, which one that ranks before it may not have done.
     first = ran[c.TRIAL] != (record.get("chosen") or {}).get(c.TRIAL)
     ranked = ran.assign(first=first).sort_values(["first", c.REGRET], kind="stable")
-    # To the last digit as fast under all seeds: one schedule, of which a setting that never binds differs.
-    unlike = ranked.drop_duplicates([POLICY_NAME, c.REGRET])
-    found = {
-        one.label: (one, float(row[c.REGRET]))
-        for row in unlike.to_dict("records")
-        for one in [_of_trial(scenario, {str(name): value for name, value in row.items()}, fields)]
-        if one.policy != BASELINE
-    }
-    settings = _told_apart(list(found.values()))
+    trials = [{str(name): value for name, value in row.items()} for row in ranked.to_dict("records")]
+    found = [
+        (_of_trial(scenario, trial, fields), float(trial[c.REGRET]))
+        for trial in trials
+        if trial[POLICY_NAME] != BASELINE
+    ]
+    settings = _told_apart(found, _APART)
+    if len(settings) < FIRST + 2:
+        # As fast to the last digit under all seeds: one schedule, of which what never binds differs.
+        settings = _told_apart(found, 0.0)
     if len(settings) < 2:
         raise OppoError(
             f"{folder} ranks {len(settings)} setting(s) beside {BASELINE}: search with more trials"
@@ -106,15 +107,13 @@ def variants_of_search(scenario: "Scenario", folder: Path) -> tuple[Variant, ...
     return (variant_of(scenario, BASELINE), *settings[:FIRST], *others)
 
 
-def _told_apart(ranked: Sequence[tuple[Variant, float]]) -> list[Variant]:
-    """Of settings and what each loses to the best, in order, those that are ``_APART`` from all of their
-    policy before them; where they are too few, the others, too."""
+def _told_apart(ranked: Sequence[tuple[Variant, float]], apart: float) -> list[Variant]:
+    """Of settings and what each loses to the best, in order, those that are further than ``apart`` from all
+    of their policy that were taken before them."""
     kept: list[tuple[Variant, float]] = []
     for one, regret in ranked:
-        if all(one.policy != other.policy or abs(regret - lost) >= _APART for other, lost in kept):
+        if all(one.policy != other.policy or abs(regret - lost) > apart for other, lost in kept):
             kept.append((one, regret))
-    if len(kept) < FIRST + 2:
-        kept = list(ranked)
     return [one for one, _ in kept]
 
 

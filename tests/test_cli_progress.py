@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import example, given
@@ -14,7 +17,8 @@ from rich.console import Console
 from rich.progress import TaskID
 
 from oppo_sim.cli import progress
-from oppo_sim.cli.progress import Lines, progress_bar, span
+from oppo_sim.cli.progress import Lines, progress_bar, span, told_progress
+from oppo_sim.progress import Progress
 from oppo_sim.report.terminal import Column, fitted, in_lines
 from tests.cli_runs import Oppo, write_scenario
 
@@ -212,3 +216,21 @@ def test_sentences_are_laid_out_and_what_is_copied_stays_whole() -> None:
     )
     pasted = "    trainer.x=1 \\" + " trainer.y=2" * 9
     assert in_lines(pasted, 60) == pasted
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_that_a_library_swallows_ends_the_command_when_it_next_tells(number: int) -> None:
+    def interrupt(_number: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    told = Progress("runs", 1, 2)
+    before = signal.signal(number, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt), told_progress("mine", "runs", quiet=True) as tell:
+            tell(told)
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(number)
+            tell(told)
+        assert signal.getsignal(number) is interrupt
+    finally:
+        signal.signal(number, before)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -188,6 +188,18 @@ def test_terms_of_a_scenario_are_written_as_they_were_given(tmp_path: Path) -> N
     assert load_scenario(tmp_path / "again.yaml") == scenario
     assert scenario.to_plain()["costs"]["terms"] == {"decode": 1.25}
     assert next(iter(scenario.to_plain()["costs"])) == "kind"
+
+
+def test_ctrl_c_while_a_scenario_is_written_out_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = load_scenario("h200-single")
+
+    def interrupt(_terms: CostTerms) -> NoReturn:
+        raise KeyboardInterrupt
+
+    # Signals are answered in Python code only, such as this.
+    monkeypatch.setattr(CostTerms, "__iter__", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        scenario.to_plain()
 
 
 def test_somebodys_own_cost_model_is_adjusted_on_the_model() -> None:

@@ -123,7 +123,7 @@ def test_answers_outside_the_table_are_counted_and_said_once() -> None:
 
 def built(kind: str = "composed", **costs: object) -> Any:
     scenario = load_scenario("h200-single")
-    plain = {**scenario.costs.model_dump(mode="json"), **costs, "kind": kind}
+    plain = {**scenario.costs.to_plain(), **costs, "kind": kind}
     if kind == "roofline":
         plain.pop("kernels", None)
     section: Any = {"composed": ComposedCostConfig, "roofline": RooflineCostConfig}[kind]

@@ -213,7 +213,7 @@ def make_corpus(folder: Path) -> None:
     make_files(folder)
     scenario = folder / "tiny.yaml"
     small = fit_scenario()
-    (folder / "small.yaml").write_text(dump_yaml(small.model_dump(mode="json")))
+    (folder / "small.yaml").write_text(dump_yaml(small.to_plain()))
     verl_log(folder / "train.log", small, CostTerms(decode=1.3), steps=8)
     for arguments in (
         ("simulate", scenario.name, "-o", "simulated"),

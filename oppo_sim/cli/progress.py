@@ -1,9 +1,10 @@
 """How far a long command is: a bar on a terminal, elsewhere (a log, a batch job) a line a minute."""
 
+import signal
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Event, Thread, current_thread, main_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -171,13 +172,47 @@ def progress_bar(description: str, total: int, quiet: bool) -> "Iterator[tuple[B
 
 @contextmanager
 def told_progress(name: str, doing: str, quiet: bool, total: int = 1) -> "Iterator[OnProgress]":
-    """What ``simulate``, ``compare``, ``sweep``, ``tune`` and ``fit`` tell, with the best so far."""
-    with progress_bar(f"{name}: {doing}", total, quiet) as (bar, task):
+    """What ``compare``, ``sweep``, ``tune`` and ``fit`` tell, with the best so far.
+
+    Telling raises KeyboardInterrupt where Ctrl-C or SIGTERM was answered and a library swallowed it.
+    """
+    with progress_bar(f"{name}: {doing}", total, quiet) as (bar, task), _interrupts_noted() as interrupted:
 
         def show(at: "Told") -> None:
+            if interrupted():
+                raise KeyboardInterrupt
             rate = f", {at.simulated_steps / at.seconds:,.0f} steps/s" if at.seconds > 0.2 else ""
             best = f", best so far: {at.best}" if at.best else ""
             description = f"{name}: {at.doing}{rate}{best}"[:110]
             bar.update(task, completed=at.done, total=at.total, description=description)
 
         yield show
+
+
+@contextmanager
+def _interrupts_noted() -> Iterator[Callable[[], bool]]:
+    """Gives a function that says whether Ctrl-C or SIGTERM came. Each is answered as it was before, too: the
+    KeyboardInterrupt of that may be lost, as pandas and pydantic lose what is raised inside of some calls.
+
+    Does nothing outside of the main thread, and for a signal that is ignored.
+    """
+    came = False
+    before: dict[signal.Signals, Callable[[int, Any], Any]] = {}
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal came
+        came = True
+        before[signal.Signals(number)](number, frame)
+
+    if current_thread() is main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            answer = signal.getsignal(number)
+            if callable(answer):
+                before[number] = answer
+                signal.signal(number, note)
+    try:
+        yield lambda: came
+    finally:
+        for number, answer in before.items():
+            if signal.getsignal(number) is note:  # a SIGTERM that came has its default again
+                signal.signal(number, answer)

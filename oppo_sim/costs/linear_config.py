@@ -97,7 +97,7 @@ class LinearCostConfig(CostSection):
             provenance={
                 "kind": "linear",
                 "measured": False,
-                "parameters": self.model_dump(mode="json"),
+                "parameters": self.to_plain(),
                 "unused_training_fields": unused_fields(training),
             },
         )

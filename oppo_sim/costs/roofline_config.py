@@ -80,7 +80,7 @@ class ShapedCosts(CostSection):
             provenance={
                 "kind": self.kind,
                 "measured": False,
-                "parameters": self.model_dump(mode="json"),
+                "parameters": self.to_plain(),
                 "models": _plain(shapes),
                 "devices": _plain(places),
                 "hosts": _plain(

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
-
 from oppo_sim.costs.adjusted import adjusted
 from oppo_sim.costs.context import CostContext, stages_run
 from oppo_sim.costs.evidence import Evidence, of_stages, under_terms
@@ -93,11 +91,15 @@ class CostSection(Strict, ABC):
         found = under_terms(self.evidence, given, fitted, believed)
         return of_stages(found, stages_run(context.training))
 
-    @model_serializer(mode="wrap")
-    def _kind_first(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        plain: dict[str, Any] = dump(self)
-        shared = {name: plain.pop(name) for name in ("terms", "draws")}
-        return {**plain, **shared}
+    def to_plain(self) -> dict[str, Any]:
+        """As a file says it, defaults written out, the kind first; of the terms those that were given.
+
+        No serializer of pydantic's does it: what is raised in one, Ctrl-C too, is swallowed or made another
+        error.
+        """
+        plain = self.model_dump(mode="json", exclude={"terms", "draws"})
+        inner = {name: value.to_plain() for name, value in self if isinstance(value, CostSection)}
+        return {**plain, **inner, "terms": self.terms.stated(), "draws": self.draws}
 
     @property
     def streamable(self) -> bool:

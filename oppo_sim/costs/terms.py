@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from pydantic import model_serializer
-
 from oppo_sim.costs.strict import NonNegative, Positive, Strict
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors, whole_file
@@ -75,7 +73,6 @@ class CostTerms(Strict):
         stated = self.model_fields_set | other.model_fields_set
         return type(self)(**{name: value for name, value in both.items() if name in stated})
 
-    @model_serializer(mode="plain")
     def stated(self) -> dict[str, float]:
         """The terms that were given, by name: one that is given as its default is not believed to be
         anything else."""

@@ -356,7 +356,7 @@ class Scenario(_Section):
 
     def to_plain(self) -> dict[str, Any]:
         """The whole scenario as dicts, lists, numbers and strings, defaults written out."""
-        return self.model_dump(mode="json")
+        return {**self.model_dump(mode="json"), "costs": self.costs.to_plain()}
 
     def to_yaml(self) -> str:
         """The whole scenario as a file that ``load_scenario`` reads back unchanged, defaults written out."""

@@ -97,7 +97,7 @@ class Resolver:
 
     def _machine(self, scenario: Scenario) -> Machine:
         """Kept by what it depends on: most points of a sweep share it."""
-        key = scenario.costs.model_dump_json(), cost_context(scenario)
+        key = json.dumps(scenario.costs.to_plain()), cost_context(scenario)
         if key not in self._machines:
             self._machines[key] = machine_of(scenario, self._draws)
         return self._machines[key]

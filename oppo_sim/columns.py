@@ -165,6 +165,9 @@ TOKENS_TOTAL: Final = _log("tokens/total", "tokens", "prompt and response, of al
 TOKENS_CUMULATIVE: Final = _log("tokens/cumulative", "tokens", "the same, added up since the run began")
 PER_TOKEN_UPDATE_MS: Final = _log("timing_per_token_ms/update_actor", "ms", "a token trained")
 ROLLOUTS_TRAINED: Final = _log("rollouts/trained", "rollouts", "in the step")
+GENERATION_BATCHES: Final = _log(
+    "num_gen_batches", "batches", "generated one after the other until enough groups are kept"
+)
 SLOWEST_LENGTH: Final = _log("slowest/response_length", "tokens", "of the rollout that finished last")
 SLOWEST_TOOL_S: Final = _log("slowest/tool_calls_s", "s", "that it waited for tools")
 TURNS_MAX: Final = _log("num_turns/max", "messages", "of the rollout with the most; 2 without tools")

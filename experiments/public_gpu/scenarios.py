@@ -298,10 +298,10 @@ def play_verl(name: str) -> dict[str, Any]:
     }
 
 
-def qwen3_8b_h20() -> dict[str, Any]:
+def qwen3_8b_h20(reference: bool = True) -> dict[str, Any]:
     """The scenario of a GRPO run on 4 × H20 with NVLink, without its trace: the overrides and the resolved
-    configuration beside its log. verl of September 2026."""
-    return {
+    configuration beside its log. verl of September 2026. DAPO has no ``reference`` model."""
+    scenario: dict[str, Any] = {
         "format": "oppo-scenario/1",
         "name": "qwen3_8b_h20",
         "rollout_batch_size": 128,
@@ -336,6 +336,9 @@ def qwen3_8b_h20() -> dict[str, Any]:
         },
         "policy": "sequential",
     }
+    if not reference:
+        del scenario["costs"]["ref_model"], scenario["training"]["ref_param_offload"]
+    return scenario
 
 
 def host_of(mode: str, eager: bool) -> str:

@@ -51,6 +51,7 @@ UNSHIPPED = {
         f"qwen3_8b_h20{run}": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20())
         for run in ("", "_drgrpo", "_aggonly")
     },
+    "qwen3_8b_h20_dapo": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20(reference=False)),
 }
 """By name; where their logs are stands in data/README.md."""
 

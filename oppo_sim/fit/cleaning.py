@@ -7,6 +7,7 @@ import numpy as np
 
 from oppo_sim.columns import (
     COLD_START,
+    GENERATION_BATCHES,
     LENGTH_CLIP_RATIO,
     LENGTH_MEAN,
     PER_TOKEN_UPDATE_MS,
@@ -48,6 +49,7 @@ _RANGES: Final = {
     SLOWEST_TOOL_S: (0.0, np.inf),
     TOKENS_TOTAL: (1.0, np.inf),
     PER_TOKEN_UPDATE_MS: (_NOTHING_S, np.inf),
+    GENERATION_BATCHES: (1.0, _THOUSAND),
 }
 """From and to, of figures beside seconds."""
 _LEAST_PART: Final = 0.3

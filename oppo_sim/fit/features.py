@@ -31,11 +31,12 @@ from oppo_sim.columns import (
 from oppo_sim.costs.interface import BatchShape, TrainingCost
 from oppo_sim.costs.models import find_model
 from oppo_sim.errors import OppoError
+from oppo_sim.fit.batches import batch_rollouts, batches_note, batches_of, check_batches, in_batches
 from oppo_sim.fit.cleaning import NO_SECONDS
 from oppo_sim.fit.decoding import AS_IT_IS, Decoding, seconds_by_host
 from oppo_sim.fit.gathers import Gathers, gathers_of
 from oppo_sim.fit.lengths import LengthFigures, rebuilt_lengths
-from oppo_sim.fit.phases import Scoring, round_size_of, scoring_of, slowest_phase
+from oppo_sim.fit.phases import Scoring, one_after_other, round_size_of, scoring_of, slowest_phase
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.scenario.build import Parts, build_parts
 from oppo_sim.scenario.schema import Scenario
@@ -74,6 +75,8 @@ class Features:
     the second is where ``TOOL_SHARE`` of the tokens of rollouts that were not cut are a tool's."""
     iterations: Floats
     """2 × steps; so is the area."""
+    batches: Floats
+    """Batches generated one after the other."""
     area: Floats
     """Rollouts × iterations."""
     prefill: Floats
@@ -133,10 +136,12 @@ class Features:
 
 @dataclass(frozen=True)
 class _StepShape:
-    """Lengths of a step: ``draws`` × rollouts generated, and what was trained."""
+    """Lengths of a step: what was generated (``in_batches``), and what was trained."""
 
     responses: npt.NDArray[np.int64]
+    """Draws × batches × rollouts."""
     prompts: npt.NDArray[np.int64]
+    """Batches × rollouts."""
     trained: BatchShape
     forward: BatchShape
     cut: int
@@ -160,8 +165,11 @@ def build_features(
     """
     parts = build_parts(scenario) if parts is None else parts
     kept = _with_lengths(log, scenario)
-    draws = min(draws, max(2, _MOST_LENGTHS // (len(kept.frame) * scenario.rollout_batch_size)))
     _check_batch(kept, scenario)
+    check_batches(kept, scenario)
+    batches = sum(map(batches_of, kept.frame.to_dict("records")))
+    each = batch_rollouts(log, scenario) or scenario.rollout_batch_size
+    draws = min(draws, max(2, _MOST_LENGTHS // (batches * each)))
     default_prompt = float(np.mean(parts.replay.prompt_lengths))
     shapes: list[_StepShape] = []
     failed: list[int] = []
@@ -176,8 +184,8 @@ def build_features(
     if not shapes:
         raise OppoError(f"{log.name} has no step whose lengths can be; {reason}")
     untold = any(shape.others and ROLLOUTS_TRAINED not in kept.frame for shape in shapes)
-    if untold:
-        kept = replace(kept, notes=(*kept.notes, _UNTOLD))
+    said = (_UNTOLD if untold else None, batches_note(kept, scenario))
+    kept = replace(kept, notes=(*kept.notes, *(note for note in said if note is not None)))
     kept = _left_out(kept, failed, "step whose mean, maximum and minimum no lengths can have")
     features = _features(kept, shapes, parts, round_size_of(log, scenario))
     return replace(features, untold=untold, parameters=_parameters(scenario)), kept
@@ -199,11 +207,16 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts, round_size
         for step, shape in enumerate(shapes):
             for responses in shape.responses:
                 # The one that finished last ends the phase, though others are longer: a tool made it wait
-                ended = np.minimum(responses, max(1.0, slowest[step]))
+                ended = responses.astype(np.float64)
+                ended[-1] = np.minimum(ended[-1], max(1.0, slowest[step]))
                 decoded = np.where(ended < shape.cut, np.maximum(1.0, ended * (1.0 - share)), ended)
                 lengths = np.rint(decoded).astype(np.int64)
+                each = [
+                    slowest_phase(batch, prompts, parts.machine, costs, engine, round_size)
+                    for batch, prompts in zip(lengths, shape.prompts, strict=True)
+                ]
                 owner.append(step)
-                phases.append(slowest_phase(lengths, shape.prompts, parts.machine, costs, engine, round_size))
+                phases.append(one_after_other(each))
     whole = slice(0, sum(len(shape.responses) for shape in shapes))
     both = (whole, slice(whole.stop, None) if tools else whole)
     stretches = [phase.stretches for phase in phases]
@@ -225,6 +238,7 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts, round_size
         decode=np.array([[mean(row[part]) for row in decode] for part in both]),
         iterations=np.array([mean(iterations[part]) for part in both]),
         area=np.array([mean(area[part]) for part in both]),
+        batches=np.array([float(len(shape.prompts)) for shape in shapes]),
         prefill=mean(prefills),
         rounds=mean(rounds),
         wait=wait,
@@ -235,7 +249,7 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts, round_size
         gathers=gathers_of(costs.training, lambda training: _stage_seconds(shapes, training)),
         spread=np.sqrt(variance) / mean(as_it_is),
         longest_told=log.lengths is not None or LENGTH_MAX in frame or SLOWEST_LENGTH in frame,
-        longest=np.array([float(shape.responses.max(axis=1).mean()) for shape in shapes]),
+        longest=np.array([float(shape.responses.max(axis=(1, 2)).mean()) for shape in shapes]),
         tokens=np.array([float(shape.forward.tokens) for shape in shapes]),
         tools=tools,
         untold=False,
@@ -256,8 +270,10 @@ def _column(frame: "pd.DataFrame", name: str, missing: float) -> Floats:
 
 
 def _scoring(shape: "_StepShape", parts: Parts) -> list[Scoring]:
-    both = zip(shape.forward.prompt_lengths, shape.forward.response_lengths, strict=True)
-    return scoring_of([prompt + response for prompt, response in both], parts.machine, parts.costs)
+    """A batch is scored whole before the next is generated."""
+    sizes = (shape.prompts + shape.responses[0]).tolist()
+    batches = [scoring_of(batch, parts.machine, parts.costs) for batch in sizes]
+    return [Scoring(*map(sum, zip(*worker, strict=True))) for worker in zip(*batches, strict=True)]
 
 
 def _stage_seconds(shapes: Sequence["_StepShape"], training: TrainingCost) -> dict[str, Floats]:
@@ -346,7 +362,8 @@ def _shape(
         known = None if log.prompts is None else log.prompts.get(step)
         prompts = np.full(len(responses), round(default_prompt)) if known is None else np.asarray(known)
         both = BatchShape(tuple(prompts.tolist()), tuple(responses.tolist()))
-        return _StepShape(responses[None, :], prompts, both, both, scenario.max_response_length)
+        generated = in_batches(responses[None, :], prompts, row, batch_rollouts(log, scenario), generator)
+        return _StepShape(*generated, both, both, scenario.max_response_length)
     prompt = row.get(PROMPT_LENGTH_MEAN, float("nan"))
     prompt = default_prompt if np.isnan(prompt) else prompt
     mean, trained = row[LENGTH_MEAN], row.get(ROLLOUTS_TRAINED, float("nan"))
@@ -377,7 +394,8 @@ def _shape(
         update = BatchShape(tuple(prompts[:trained].tolist()), tuple(scaled.tolist()))
     else:
         update = both
-    return _StepShape(responses, prompts, update, both, scenario.max_response_length, others)
+    generated = in_batches(responses, prompts, row, batch_rollouts(log, scenario), generator)
+    return _StepShape(*generated, update, both, scenario.max_response_length, others)
 
 
 def _known(value: float | None) -> float | None:

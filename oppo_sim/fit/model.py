@@ -152,7 +152,7 @@ def stage_seconds(stage: str, features: Features, terms: Mapping[str, Floats]) -
             + term("rollout_iteration_s", 0.0) * _between(features.area, tools)
             + term("prefill", 1.0) * features.prefill
             + term("round_fixed_s", 0.0) * features.rounds
-            + term("gen_phase_s", 0.0)
+            + term("gen_phase_s", 0.0) * features.batches
             + np.minimum(term(TOOL_WAIT, 1.0), 1.0) * features.wait
         )
         return result

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from oppo_sim.columns import (
+    GENERATION_BATCHES,
     PER_TOKEN_UPDATE_MS,
     PROMPT_LENGTH_MAX,
     SLOWEST_LENGTH,
@@ -71,6 +72,7 @@ _VERL: Final = LogNames(
         SLOWEST_TOOL_S: ("timing_s/agent_loop/slowest/tool_calls",),
         TURNS_MAX: ("num_turns/max",),
         PER_TOKEN_UPDATE_MS: ("timing_per_token_ms/update_actor",),
+        GENERATION_BATCHES: ("train/num_gen_batches",),
     },
     note="gen holds waking the engine, resharding and loading weights; step holds validation and checkpoints",
 )
@@ -120,7 +122,10 @@ _NEMO: Final = LogNames(
     step=("timing/train/total_step_time",),
     testing=("timing/validation/total_validation_time",),
     saving=("timing/train/checkpointing",),
-    figures={TOKENS_TOTAL: ("total_num_tokens",)},
+    figures={
+        TOKENS_TOTAL: ("total_num_tokens",),
+        GENERATION_BATCHES: ("dynamic_sampling_num_gen_batches",),
+    },
     note="prepare_for_generation holds waking the engine and the refit of its weights",
 )
 

@@ -31,6 +31,21 @@ class Phase(NamedTuple):
     """0: one call of the engine, as every framework makes it."""
 
 
+def one_after_other(phases: Sequence[Phase]) -> Phase:
+    """Several calls of the engine as one phase."""
+    if len(phases) == 1:
+        return phases[0]
+    return Phase(
+        _joined([phase.stretches for phase in phases]),
+        sum(phase.prefill_s for phase in phases),
+        sum(phase.rounds for phase in phases),
+    )
+
+
+def _joined(parts: Sequence[Stretches]) -> Stretches:
+    return Stretches(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
 class Scoring(NamedTuple):
     """Of one worker, all rollouts at the end of generation."""
 
@@ -75,8 +90,11 @@ def slowest_phase(
             decoding = engine.seconds([stretches for stretches, _ in here])
             here = [here[int(np.argmax(decoding + np.array([prefill for _, prefill in here])))]]
         chosen.append(here[0])
-    whole = Stretches(*(np.concatenate(parts) for parts in zip(*(each for each, _ in chosen), strict=True)))
-    return Phase(whole, sum(prefill for _, prefill in chosen), 0 if round_size is None else count)
+    return Phase(
+        _joined([each for each, _ in chosen]),
+        sum(prefill for _, prefill in chosen),
+        0 if round_size is None else count,
+    )
 
 
 def _rounds(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from oppo_sim.columns import GENERATION_BATCHES, SLOWEST_LENGTH, STEP
 from oppo_sim.errors import OppoError
+from oppo_sim.fit.lengths import LengthFigures, rebuilt_lengths
 
 if TYPE_CHECKING:
     from oppo_sim.fit.reading import StepLog
@@ -66,23 +67,28 @@ def in_batches(
     prompts: Ints,
     row: Mapping[Hashable, float],
     size: int | None,
+    cut: int,
     generator: np.random.Generator,
 ) -> tuple[Ints, Ints]:
     """What was generated, draws × batches × rollouts, and its prompts, batches × rollouts.
 
-    ``responses``: draws × rollouts that are trained; ``size``: as of ``batch_rollouts``. What was dropped is
-    taken to be as long as they are. The rollout that finished last, where it is logged, is of the last batch.
+    ``responses``: draws × rollouts that are trained; ``size``: as of ``batch_rollouts``. What was dropped has
+    their mean and spread, and a longest response of its own; ``cut`` is the longest possible. The rollout
+    that finished last, where it is logged, is of the last batch.
     """
     count, trained = batches_of(row), responses.shape[1]
     size = trained if size is None else size
     if count * size == trained:
         return responses[:, None, :], prompts[None, :]
-    dropped = generator.integers(trained, size=count * size - trained)
-    places = generator.permutation(np.concatenate((np.arange(trained), dropped))).reshape(count, size)
-    generated = responses[:, places]
+    others = count * size - trained
+    figures = LengthFigures(others, float(responses.mean()), std=float(responses.std(axis=1).mean()), cut=cut)
+    dropped = rebuilt_lengths(figures, len(responses), generator)
+    places = generator.permutation(count * size).reshape(count, size)
+    generated = np.concatenate((responses, dropped), axis=1)[:, places]
     slowest = row.get(SLOWEST_LENGTH, float("nan"))
     if not np.isnan(slowest):
         last = generated[:, -1]
         longest = last.argmax(axis=1)[:, None]
         np.put_along_axis(last, longest, np.maximum(last.max(axis=1)[:, None], round(slowest)), axis=1)
-    return generated, prompts[places]
+    asked = np.concatenate((prompts, prompts[generator.integers(trained, size=others)]))
+    return generated, asked[places]

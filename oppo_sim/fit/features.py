@@ -356,14 +356,15 @@ def _shape(
     draws: int,
     generator: np.random.Generator,
 ) -> _StepShape:
-    step, batch = int(row[STEP]), scenario.rollout_batch_size
+    step, batch, cut = int(row[STEP]), scenario.rollout_batch_size, scenario.max_response_length
+    size = batch_rollouts(log, scenario)
     if log.lengths is not None:
         responses = np.asarray(log.lengths[step], dtype=np.int64)
         known = None if log.prompts is None else log.prompts.get(step)
         prompts = np.full(len(responses), round(default_prompt)) if known is None else np.asarray(known)
         both = BatchShape(tuple(prompts.tolist()), tuple(responses.tolist()))
-        generated = in_batches(responses[None, :], prompts, row, batch_rollouts(log, scenario), generator)
-        return _StepShape(*generated, both, both, scenario.max_response_length)
+        generated = in_batches(responses[None, :], prompts, row, size, cut, generator)
+        return _StepShape(*generated, both, both, cut)
     prompt = row.get(PROMPT_LENGTH_MEAN, float("nan"))
     prompt = default_prompt if np.isnan(prompt) else prompt
     mean, trained = row[LENGTH_MEAN], row.get(ROLLOUTS_TRAINED, float("nan"))
@@ -382,7 +383,7 @@ def _shape(
         max=_known(most),
         min=None if others else _known(row.get(LENGTH_MIN)),
         clip_ratio=_known(row.get(LENGTH_CLIP_RATIO)),
-        cut=scenario.max_response_length,
+        cut=cut,
         std=_known(row.get(LENGTH_STD)),
     )
     responses = rebuilt_lengths(figures, draws, generator)
@@ -394,8 +395,8 @@ def _shape(
         update = BatchShape(tuple(prompts[:trained].tolist()), tuple(scaled.tolist()))
     else:
         update = both
-    generated = in_batches(responses, prompts, row, batch_rollouts(log, scenario), generator)
-    return _StepShape(*generated, update, both, scenario.max_response_length, others)
+    generated = in_batches(responses, prompts, row, size, cut, generator)
+    return _StepShape(*generated, update, both, cut, others)
 
 
 def _known(value: float | None) -> float | None:

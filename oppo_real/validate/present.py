@@ -12,13 +12,17 @@ from oppo_real.validate.compare import Prediction, PredictionAccuracy, Speedup
 from oppo_real.validate.session import Validated
 from oppo_real.validate.views import STAGES
 from oppo_sim.cli.progress import say_notes
-from oppo_sim.columns import DISTRIBUTIONS
+from oppo_sim.columns import DISTRIBUTIONS, TOKENS_SCORED
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import NOTHING, format_percent, format_signed, significant
 
 FORMAT: Final = "oppo-validation/1"
 LEAST_SHARE: Final = 0.001
 """Of the step: stages below it on both sides are left out of tables (not of the JSON)."""
+_SCORED_AGAIN: Final = (
+    "; a vLLM scorer computes again what its KV cache holds no longer: raise kv_cache_memory_bytes in"
+    " real.scorer_args, or lower policy.overcommit"
+)
 Rows = list[tuple[str, ...]]
 
 
@@ -244,7 +248,7 @@ def sentences(validated: Validated) -> Iterator[str]:
         yield (
             f"{policy}: {name} is {significant(cell.predicted)} a step as predicted,"
             f" {significant(cell.measured)} as measured: what is predicted is other work"
-        )
+        ) + (_SCORED_AGAIN if name == TOKENS_SCORED and cell.measured > cell.predicted else "")
     if validated.profile is not None:
         factor = validated.profile.contention_factor
         yield f"interference of decoding beside scoring: {significant(factor) if factor else 'not measured'}"

@@ -44,6 +44,14 @@ class DynamicSampling(BaseModel):
             " trace's row; null: the trace's rewards"
         ),
     )
+    gen_batch_size: Annotated[int, Field(gt=0)] | None = Field(
+        None,
+        description=(
+            "rollouts that a policy which carries none generates at a time: once all have finished, as many"
+            " again where groups are missing, and what is left over is dropped (verl, NeMo RL); null: a"
+            " dropped group is replaced at once"
+        ),
+    )
 
 
 class RowsWithRewards(Protocol):
@@ -108,6 +116,13 @@ def _passed(rate: PassRate, rows: int, group_size: int, seed: int) -> list[float
     rates = beta.ppf(uniforms(stream_key(seed, "pass_rate"), rows // group_size), rate.alpha, rate.beta)
     drawn = uniforms(stream_key(seed, "pass"), rows)
     return [float(drawn[row] < rates[row // group_size]) for row in range(rows)]
+
+
+def generation_batch(config: DynamicSampling, policy: Policy) -> int | None:
+    """Rollouts that ``policy`` generates at a time; None: a dropped group is replaced at once, as by policies
+    that carry rollouts, run dropped ones again, or generate the next batch meanwhile."""
+    again = policy.carries or type(policy).drop is not Policy.drop
+    return config.gen_batch_size if config.enable and not again and policy.schedule == "synchronous" else None
 
 
 def check_dynamic_sampling(policy: Policy) -> None:

@@ -50,6 +50,8 @@ class Case:
     """By which groups are judged, one entry a row; empty: no group is."""
     calls: tuple[tuple[ToolWait, ...], ...] = ()
     """For tools, one entry a row."""
+    gen_batch_size: int | None = None
+    """Rollouts generated at a time; None: a group is replaced at once."""
 
     @property
     def nominal(self) -> BatchShape:
@@ -80,6 +82,7 @@ class Case:
             "rewards": list(self.rewards),
             "waits": list(self.calls) or None,
             "sample_rewards": self.sample_rewards or None,
+            "gen_batch_size": self.gen_batch_size,
         }
         policy = changes.pop("policy", self.policy)
         return run(policy, list(self.responses), **(given | changes))
@@ -108,11 +111,16 @@ def terms() -> st.SearchStrategy[CostTerms]:
 
 @st.composite
 def cases(
-    draw: st.DrawFn, policies: tuple[str, ...] = POLICIES, contention: bool = True, tools: bool = True
+    draw: st.DrawFn,
+    policies: tuple[str, ...] = POLICIES,
+    contention: bool = True,
+    tools: bool = True,
+    in_batches: bool = False,
 ) -> Case:
-    """A random scenario that the model accepts; in a third of those with ``tools`` rollouts wait for some."""
+    """A random scenario that the model accepts; in a third of those with ``tools`` rollouts wait for some.
+    ``in_batches``: groups are judged, and replaced in whole generation batches."""
     policy = draw(st.sampled_from(policies))
-    group_size = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    group_size = draw(st.sampled_from([2, 3] if in_batches else [1, 1, 1, 2, 3]))
     batch = group_size * draw(st.integers(1, 4))
     rows = draw(st.integers(3, 40))
     longest = draw(st.sampled_from([3, 8, 20, 60]))
@@ -121,7 +129,7 @@ def cases(
     if group_size > 1 and draw(st.integers(0, 3)):  # samples of one prompt, mostly
         prompts = tuple(prompts[row // group_size] for row in range(rows))
     asynchronous = policy in ASYNCHRONOUS
-    static = not asynchronous and draw(st.integers(0, 4)) == 0
+    static = not (asynchronous or in_batches) and draw(st.integers(0, 4)) == 0
     calls = () if static or not tools or draw(st.integers(0, 2)) else draw(tool_calls(responses))
     answers = max((sum(call.tokens for call in row) for row in calls), default=0)
     block = draw(st.sampled_from([1, 2, 5, 16]))
@@ -159,7 +167,8 @@ def cases(
     settings = draw(policy_settings(policy, group_size, batch))
     judged: tuple[float, ...] = ()
     unjudged = asynchronous and settings.get("score_granularity") == "batch"
-    if group_size > 1 and policy != "oracle" and not unjudged and not static and draw(st.booleans()):
+    judge = group_size > 1 and policy != "oracle" and not unjudged and not static
+    if in_batches or (judge and draw(st.booleans())):
         judged = draw(sample_rewards(rows, group_size))
     return Case(
         policy,
@@ -181,6 +190,7 @@ def cases(
         draw(terms()),
         judged,
         calls,
+        batch + group_size * draw(st.integers(0, 4)) if in_batches else None,
     )
 
 

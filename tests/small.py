@@ -114,6 +114,7 @@ def run(
     recorded_timing: list[dict[str, float]] | None = None,
     waits: list[tuple[ToolWait, ...]] | None = None,
     sample_rewards: Sequence[float] | None = None,
+    gen_batch_size: int | None = None,
 ) -> Result:
     """Simulate ``steps`` steps of B = ``batch``."""
     rows = Lengths([prompts] * len(responses) if isinstance(prompts, int) else prompts, responses)
@@ -137,6 +138,7 @@ def run(
         recorded_timing,
         waits,
         sample_rewards,
+        gen_batch_size,
     )
     spans, markers = run_model(inputs, sink)
     return Result(sink.steps(), sink.rollouts(), spans, markers, made)

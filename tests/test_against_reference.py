@@ -88,6 +88,7 @@ def reference_config(case: Case) -> ReferenceConfig:
         keep_kv_on_tool_call=not machine.clear_kv_cache_on_tool_call,
         calls=case.calls,
         sample_rewards=case.sample_rewards,
+        gen_batch_size=case.gen_batch_size,
         shares_prompts=machine.shares_prefixes,
         together=machine.groups_together,
         batching=machine.batching,
@@ -133,6 +134,12 @@ def reference(case: Case) -> ReferenceResult:
 @EXAMPLES
 @given(cases())
 def test_every_step_and_rollout_agrees(case: Case) -> None:
+    assert_like_the_reference(case)
+
+
+@EXAMPLES
+@given(cases(("sequential", "intra", "rollout-overlap"), in_batches=True))
+def test_generation_batches_agree(case: Case) -> None:
     assert_like_the_reference(case)
 
 

@@ -38,6 +38,28 @@ def test_a_group_with_equal_rewards_is_replaced_at_once() -> None:
     assert result.column(c.TOKENS_TRAINED) == [12]
 
 
+def test_generation_batches_follow_one_another_and_what_is_left_over_is_dropped() -> None:
+    # Batches of two groups, of which one is trained. Group 0 (t = 2) and group 1 (t = 3) teach nothing: groups
+    # 2 and 3 begin at t = 3 and have finished at t = 3 + 4 and 3 + 1. Both are kept: the first is trained,
+    # though it finished last, the other dropped. The second step begins with groups 4 and 5, and so on.
+    result = run(
+        "sequential",
+        [2, 2, 3, 1, 4, 4, 1, 1, 2, 2, 5, 5],
+        steps=2,
+        batch=2,
+        group_size=2,
+        sample_rewards=[*SAME, *SAME, *DIFFERENT, *DIFFERENT, *DIFFERENT, *DIFFERENT],
+        gen_batch_size=4,
+    )
+    assert result.column(c.timing("gen")) == [7.0, 5.0]
+    assert result.trained() == [[4, 5], [8, 9]]
+    assert result.column(c.ROLLOUTS_ADMITTED) == [8, 4]
+    assert result.column(c.ROLLOUTS_FILTERED) == [4, 0]
+    assert result.column(c.ROLLOUTS_DROPPED) == [2, 2]
+    assert result.column(c.TOKENS_DROPPED) == [2, 10]
+    assert result.column(c.ROLLOUTS_SURPLUS) == [0, 0]
+
+
 def test_replacements_may_be_dropped_too() -> None:
     # Groups 0 and 1 are dropped at t = 2 and t = 5, group 2 is trained at t = 9.
     result = run(
@@ -187,3 +209,20 @@ def test_what_cannot_be_judged_is_refused(changes: list[str], message: str) -> N
     on = ["dynamic_sampling.enable=true", 'dynamic_sampling.pass_rate={"alpha": 1.0, "beta": 1.0}']
     with pytest.raises(OppoError, match=message):
         build_setup(load_scenario("paper-gsm8k-7b", [*on, *changes]))
+
+
+def test_generation_batches_are_of_policies_that_carry_nothing() -> None:
+    given = [
+        "dynamic_sampling.enable=true",
+        'dynamic_sampling.pass_rate={"alpha": 1.0, "beta": 1.0}',
+        "rollout_batch_size=32",
+        "group_size=4",
+        "rollout.batching=continuous",
+        "data.gen_batch_size=16",
+    ]
+    scenario = load_scenario("paper-gsm8k-7b", given)
+    assert scenario.dynamic_sampling.gen_batch_size == 64
+    for policy, size in (("sequential", 64), ("intra", 64), ("oppo", None), ("tail-batching", None)):
+        assert build_setup(scenario, policy=policy).gen_batch_size == size
+    with pytest.raises(OppoError, match="it counts rollouts"):
+        load_scenario("paper-gsm8k-7b", [*given[:-1], "dynamic_sampling.gen_batch_size=16"])

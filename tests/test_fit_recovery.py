@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oppo_sim.columns import TIMING_STEP
+from oppo_sim.columns import ROLLOUTS_ADMITTED, TIMING_STEP
 from oppo_sim.costs.priors import log_priors
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
@@ -250,16 +250,22 @@ def test_batches_of_a_step_are_generated_one_after_the_other(tmp_path: Path) -> 
     assert step_error(without) > 2 * error
 
 
-def test_the_size_of_generation_batches_is_told_in_prompts(tmp_path: Path) -> None:
-    scenario = fit_scenario(group_size=4)
+def test_the_size_of_generation_batches_is_the_scenarios(tmp_path: Path) -> None:
     path = batched_log(tmp_path, [1, 2] * 3)
-    larger, _ = build_features(read_step_log(path, gen_batch_size=32), scenario)
-    whole, _ = build_features(read_step_log(path, gen_batch_size=16), scenario)
-    alone, _ = build_features(read_step_log(path), scenario)
-    assert larger.area == pytest.approx(2 * whole.area, rel=0.1)
-    assert alone.area == pytest.approx(whole.area)
+    log = read_step_log(path)
+    alone, _ = build_features(log, fit_scenario())
+    larger, _ = build_features(log, fit_scenario(dynamic_sampling={"gen_batch_size": 128}))
     assert alone.batches.tolist() == [1, 2] * 3
-    with pytest.raises(OppoError, match="fewer than the 64 that are trained: --gen-batch-size is prompts"):
-        fit(path, scenario, gen_batch_size=8)
-    with pytest.raises(OppoError, match="at least one"):
-        read_step_log(path, gen_batch_size=0)
+    assert larger.area == pytest.approx(2 * alone.area, rel=0.1)
+    path.write_text(re.sub(" - train/num_gen_batches:\\d", "", path.read_text()))
+    uncounted, _ = build_features(read_step_log(path), fit_scenario(dynamic_sampling={"gen_batch_size": 128}))
+    assert uncounted.area == pytest.approx(alone.area / alone.batches, rel=0.1)
+
+
+def test_a_run_of_ours_has_the_batches_that_it_admitted(tmp_path: Path) -> None:
+    judged = {"enable": True, "pass_rate": {"alpha": 0.3, "beta": 0.3}, "gen_batch_size": 64}
+    scenario = fit_scenario(group_size=4, dynamic_sampling=judged)
+    run = simulate(scenario, policy="sequential", steps=6, folder=tmp_path / "run")
+    features, _ = build_features(open_log(tmp_path / "run"), scenario)
+    assert features.batches.tolist() == (run.steps[ROLLOUTS_ADMITTED] / 64).tolist()
+    assert features.batches.max() > 1

@@ -153,6 +153,10 @@ def build_real_setup(
             "dynamic_sampling judges groups by the rewards of a trace: set real.mode to replay, or"
             " dynamic_sampling.enable to false"
         )
+    if base.gen_batch_size is not None:
+        raise OppoError(
+            "real runs replace a dropped group at once: set dynamic_sampling.gen_batch_size to null"
+        )
     if base.replay.waits is not None and config.mode == "replay" and config.trains:
         raise OppoError(
             "real.ppo cannot train the rollouts of a trace with turns, whose tools' tokens are no response:"

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -42,14 +42,6 @@ if TYPE_CHECKING:
     help="What the log calls a figure, such as timing_s/gen=my_gen_time; may be repeated.",
 )
 @click.option("--unit", type=click.Choice(["auto", "s", "ms"]), default="auto", help="Of the logged seconds.")
-@click.option(
-    "--gen-batch-size",
-    type=click.IntRange(1),
-    help=(
-        "Prompts that the run generates at a time where it filters groups (verl's data.gen_batch_size)."
-        " Default: as many as it trains."
-    ),
-)
 @click.option(
     "--lengths",
     "--trace",
@@ -99,7 +91,6 @@ def command(
     framework: str,
     fields: tuple[str, ...],
     unit: str,
-    gen_batch_size: int | None,
     lengths: tuple[str, ...],
     fit_steps: int | None,
     from_step: int | None,
@@ -132,11 +123,11 @@ def command(
     folder = output or Path("runs") / f"{options.safe_name(loaded[0].name)}-fit"
     options.refuse_taken(folder, force)
     if observed:
-        of_logs = (judged, fit_steps, from_step is not None, lengths, fields, gen_batch_size)
+        of_logs = (judged, fit_steps, from_step is not None, lengths, fields)
         if any((*of_logs, framework != "auto", unit != "auto")):
             raise click.UsageError(
-                "--judge, --fit-steps, --from-step, --lengths, --from, --field, --unit and --gen-batch-size"
-                " are for logs, not for --observe"
+                "--judge, --fit-steps, --from-step, --lengths, --from, --field and --unit are for logs, not"
+                " for --observe"
             )
         if len(loaded) > 1:
             raise click.UsageError("--observe takes one --scenario")
@@ -148,15 +139,9 @@ def command(
                 )
             )  # fmt: skip
     else:
-        reading: dict[str, Any] = {
-            "framework": framework,
-            "fields": dict(_field(each) for each in fields),
-            "unit": unit,
-            "gen_batch_size": gen_batch_size,
-        }
-        pairs = _pairs(logs, loaded, reading, lengths, "--scenario", from_step)
+        pairs = _pairs(logs, loaded, framework, fields, unit, lengths, "--scenario", from_step)
         others = [load_scenario(each) for each in judge_scenarios] or loaded[:1]
-        ahead = _pairs(judged, others, reading, (), "--judge-scenario") if judged else []
+        ahead = _pairs(judged, others, framework, fields, unit, (), "--judge-scenario") if judged else []
         with told_progress(loaded[0].name, "fit", as_json) as progress:
             record = fit_to_folder(
                 pairs, ahead, folder, fit_steps=fit_steps, draws=draws, seed=seed, force=force,
@@ -172,7 +157,9 @@ def command(
 def _pairs(
     logs: tuple[Path, ...],
     scenarios: "list[Scenario]",
-    reading: dict[str, Any],
+    framework: str,
+    fields: tuple[str, ...],
+    unit: str,
     lengths: tuple[str, ...],
     option: str,
     from_step: int | None = None,
@@ -186,10 +173,11 @@ def _pairs(
     if lengths and len(lengths) != len(logs):
         flag = flag_given("--lengths", "--trace")
         raise OppoError(f"there are {len(logs)} logs and {len(lengths)} {flag}: give one a log")
+    named = dict(_field(each) for each in fields)
     each = scenarios * len(logs) if len(scenarios) == 1 else scenarios
     traces = lengths or (None,) * len(logs)
     return [
-        (open_log(log, **reading, lengths=trace, from_step=from_step), scenario)
+        (open_log(log, framework, fields=named, unit=unit, lengths=trace, from_step=from_step), scenario)
         for log, scenario, trace in zip(logs, each, traces, strict=True)
     ]
 

@@ -135,6 +135,8 @@ def why_not(
         return "rows of your own are drawn on the SimPy model: only replayed traces are compiled"
     if (setup.steps + 1) * most_in_flight(policy, setup.batch) >= _MOST_ROLLOUTS:
         return f"runs of more than {_MOST_ROLLOUTS:,} rollouts run on the SimPy model"
+    if setup.gen_batch_size is not None:
+        return "runs in generation batches (dynamic_sampling.gen_batch_size) are made on the SimPy model"
     reason = not_covered(setup.costs)
     return None if reason is None else f"this run is made on the SimPy model: {reason}"
 
@@ -204,6 +206,7 @@ def _run_model(
         timeline_steps,
         waits=replay.waits,
         sample_rewards=setup.sample_rewards,
+        gen_batch_size=setup.gen_batch_size,
     )
     if choice == SIMPY:
         return run_model(inputs, sink)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from oppo_sim.columns import GENERATION_BATCHES, SLOWEST_LENGTH, STEP
-from oppo_sim.errors import OppoError
+from oppo_sim.columns import GENERATION_BATCHES, ROLLOUTS_ADMITTED, SLOWEST_LENGTH
 from oppo_sim.fit.lengths import LengthFigures, rebuilt_lengths
 
 if TYPE_CHECKING:
@@ -21,44 +20,37 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.int64]
 
 
-def batches_of(row: Mapping[Hashable, float]) -> int:
-    """Batches that a step generated; one where the log does not count them."""
-    count = row.get(GENERATION_BATCHES, float("nan"))
+def batches_of(row: Mapping[Hashable, float], scenario: "Scenario") -> int:
+    """Batches that a step generated; one where the log does not count them. A run of ours has what it
+    admitted."""
+    count, admitted = (row.get(name, float("nan")) for name in (GENERATION_BATCHES, ROLLOUTS_ADMITTED))
+    size = batch_size(row, scenario)
+    if np.isnan(count) and size is not None and not np.isnan(admitted):
+        return max(1, round(admitted / size))
     return 1 if np.isnan(count) else round(count)
 
 
-def batch_rollouts(log: "StepLog", scenario: "Scenario") -> int | None:
+def batch_size(row: Mapping[Hashable, float], scenario: "Scenario") -> int | None:
     """Rollouts of one of them; None: as many as are trained."""
-    return None if log.gen_batch_size is None else log.gen_batch_size * scenario.group_size
-
-
-def check_batches(log: "StepLog", scenario: "Scenario") -> None:
-    """Raise OppoError where a step generated fewer rollouts than it trains."""
-    each, trained = batch_rollouts(log, scenario), scenario.rollout_batch_size
-    if each is None:
-        return
-    for row in log.frame.to_dict("records"):
-        if batches_of(row) * each < trained:
-            raise OppoError(
-                f"{log.name}, step {int(row[STEP])}: batches of {each} rollouts ({batches_of(row)} of them)"
-                f" are fewer than the {trained} that are trained: --gen-batch-size is prompts a batch, and"
-                f" the scenario's group_size is {scenario.group_size}"
-            )
+    judged = scenario.dynamic_sampling.enable or GENERATION_BATCHES in row
+    return scenario.dynamic_sampling.gen_batch_size if judged else None
 
 
 def batches_note(log: "StepLog", scenario: "Scenario") -> str | None:
     """What a user should know of it; None: every step generated one batch."""
-    counts = [batches_of(row) for row in log.frame.to_dict("records")]
+    counts = [batches_of(row, scenario) for row in log.frame.to_dict("records")]
     if max(counts) == 1:
         return None
-    simulated = (
-        "replaces a dropped group at once instead"
-        if scenario.dynamic_sampling.enable
-        else "generates one batch a step: dynamic_sampling.enable replaces groups, each at once"
-    )
-    return (
+    said = (
         f"generation of a step is {min(counts)} to {max(counts)} batches, one after the other"
-        f" (num_gen_batches), and was fitted as such; a simulation of the written scenario {simulated}"
+        f" (num_gen_batches), and was fitted as such"
+    )
+    sampling = scenario.dynamic_sampling
+    if sampling.enable and sampling.gen_batch_size:
+        return said
+    return (
+        f"{said}; the written scenario does not run so: set dynamic_sampling.enable, gen_batch_size (rollouts"
+        " a batch) and pass_rate in it"
     )
 
 
@@ -66,18 +58,16 @@ def in_batches(
     responses: Ints,
     prompts: Ints,
     row: Mapping[Hashable, float],
-    size: int | None,
-    cut: int,
+    scenario: "Scenario",
     generator: np.random.Generator,
 ) -> tuple[Ints, Ints]:
     """What was generated, draws × batches × rollouts, and its prompts, batches × rollouts.
 
-    ``responses``: draws × rollouts that are trained; ``size``: as of ``batch_rollouts``. What was dropped has
-    their mean and spread, and a longest response of its own; ``cut`` is the longest possible. The rollout
-    that finished last, where it is logged, is of the last batch.
+    ``responses``: draws × rollouts that are trained. What was dropped has their mean and spread, and a
+    longest response of its own. The rollout that finished last, where it is logged, is of the last batch.
     """
-    count, trained = batches_of(row), responses.shape[1]
-    size = trained if size is None else size
+    count, trained = batches_of(row, scenario), responses.shape[1]
+    size, cut = max(batch_size(row, scenario) or 0, trained), scenario.max_response_length
     if count * size == trained:
         return responses[:, None, :], prompts[None, :]
     others = count * size - trained

@@ -27,7 +27,6 @@ def fit(
     framework: str = "auto",
     fields: Mapping[str, str] | None = None,
     unit: str = "auto",
-    gen_batch_size: int | None = None,
     lengths: Any = None,
     fit_steps: int | None = None,
     from_step: int | None = None,
@@ -45,8 +44,8 @@ def fit(
     Args:
         logs: one log or several: paths, or what ``read_step_log`` gave.
         scenario: one for all logs, or a list of one a log.
-        framework: of logs that are given by path, with ``fields`` (our column → the log's name of it),
-            ``unit`` (``s``, ``ms`` or ``auto``) and ``gen_batch_size``, as of ``read_step_log``.
+        framework: of logs that are given by path, with ``fields`` (our column → the log's name of it) and
+            ``unit`` (``s``, ``ms`` or ``auto``), as of ``read_step_log``.
         lengths: a trace with a ``step`` column that has the rollouts' lengths (tokens), or a list of one a
             log: a path, a frame or what ``open_trace`` gave.
         from_step: first step of the logs to use, where something changed at it.
@@ -69,18 +68,11 @@ def fit(
     traces = [None] * len(given) if lengths is None else traces
     if len(traces) != len(given):
         raise OppoError(f"there are {len(given)} logs and {len(traces)} lengths: give one a log")
-    reading: dict[str, Any] = {
-        "framework": framework,
-        "fields": fields,
-        "unit": unit,
-        "gen_batch_size": gen_batch_size,
-    }
+    reading: dict[str, Any] = {"framework": framework, "fields": fields, "unit": unit}
     if all(isinstance(log, StepLog) for log in (*given, *(log for log, _ in judge))) and (
-        fields or framework != "auto" or unit != "auto" or gen_batch_size is not None
+        fields or framework != "auto" or unit != "auto"
     ):
-        raise OppoError(
-            "framework, fields, unit and gen_batch_size are of logs by path: give them to read_step_log"
-        )
+        raise OppoError("framework, fields and unit are of logs by path: give them to read_step_log")
     pairs = [
         (open_log(log, **reading, lengths=trace, from_step=from_step), loaded_scenario(one, overrides))
         for log, one, trace in zip(given, each, traces, strict=True)

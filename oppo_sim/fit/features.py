@@ -31,7 +31,7 @@ from oppo_sim.columns import (
 from oppo_sim.costs.interface import BatchShape, TrainingCost
 from oppo_sim.costs.models import find_model
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.batches import batch_rollouts, batches_note, batches_of, check_batches, in_batches
+from oppo_sim.fit.batches import batches_note, batches_of, in_batches
 from oppo_sim.fit.cleaning import NO_SECONDS
 from oppo_sim.fit.decoding import AS_IT_IS, Decoding, seconds_by_host
 from oppo_sim.fit.gathers import Gathers, gathers_of
@@ -166,10 +166,10 @@ def build_features(
     parts = build_parts(scenario) if parts is None else parts
     kept = _with_lengths(log, scenario)
     _check_batch(kept, scenario)
-    check_batches(kept, scenario)
-    batches = sum(map(batches_of, kept.frame.to_dict("records")))
-    each = batch_rollouts(log, scenario) or scenario.rollout_batch_size
-    draws = min(draws, max(2, _MOST_LENGTHS // (batches * each)))
+    rows = kept.frame.to_dict("records")
+    size = scenario.dynamic_sampling.gen_batch_size or scenario.rollout_batch_size
+    most = sum(batches_of(row, scenario) for row in rows) * size
+    draws = min(draws, max(2, _MOST_LENGTHS // most))
     default_prompt = float(np.mean(parts.replay.prompt_lengths))
     shapes: list[_StepShape] = []
     failed: list[int] = []
@@ -357,13 +357,12 @@ def _shape(
     generator: np.random.Generator,
 ) -> _StepShape:
     step, batch, cut = int(row[STEP]), scenario.rollout_batch_size, scenario.max_response_length
-    size = batch_rollouts(log, scenario)
     if log.lengths is not None:
         responses = np.asarray(log.lengths[step], dtype=np.int64)
         known = None if log.prompts is None else log.prompts.get(step)
         prompts = np.full(len(responses), round(default_prompt)) if known is None else np.asarray(known)
         both = BatchShape(tuple(prompts.tolist()), tuple(responses.tolist()))
-        generated = in_batches(responses[None, :], prompts, row, size, cut, generator)
+        generated = in_batches(responses[None, :], prompts, row, scenario, generator)
         return _StepShape(*generated, both, both, cut)
     prompt = row.get(PROMPT_LENGTH_MEAN, float("nan"))
     prompt = default_prompt if np.isnan(prompt) else prompt
@@ -395,7 +394,7 @@ def _shape(
         update = BatchShape(tuple(prompts[:trained].tolist()), tuple(scaled.tolist()))
     else:
         update = both
-    generated = in_batches(responses, prompts, row, size, cut, generator)
+    generated = in_batches(responses, prompts, row, scenario, generator)
     return _StepShape(*generated, update, both, cut, others)
 
 

@@ -71,8 +71,6 @@ class StepLog:
     lengths: "Mapping[int, Sequence[int]] | None" = None
     """Response lengths of every rollout by step, where they are known."""
     prompts: "Mapping[int, Sequence[int]] | None" = None
-    gen_batch_size: int | None = None
-    """Prompts of a batch that is generated, where groups are filtered; None: as many as are trained."""
 
     def since(self, step: int) -> "StepLog":
         """Without the steps before ``step``, which are counted. Raises OppoError where none is left."""
@@ -94,7 +92,6 @@ def read_step_log(
     *,
     fields: Mapping[str, str] | None = None,
     unit: str = "auto",
-    gen_batch_size: int | None = None,
 ) -> StepLog:
     """Read a log file, or a folder of them.
 
@@ -103,14 +100,9 @@ def read_step_log(
         fields: the log's name of a metric by our column, such as ``{"timing_s/gen": "my_gen_time"}``.
         unit: ``s``, ``ms``, or ``auto``: seconds, but columns and single values a thousand times too large
             are taken as milliseconds, and counted.
-        gen_batch_size: prompts that the run generates at a time where it filters groups (verl's
-            ``data.gen_batch_size``). None: as many as it trains.
 
-    Raises OppoError for a file that cannot be read, or holds no seconds of any step, and a batch of no
-    prompt.
+    Raises OppoError for a file that cannot be read, or holds no seconds of any step.
     """
-    if gen_batch_size is not None and gen_batch_size < 1:
-        raise OppoError(f"gen_batch_size is {gen_batch_size}: give prompts, at least one, or None")
     root = Path(path)
     given = dict(fields or {})
     _check_fields(given)
@@ -120,8 +112,7 @@ def read_step_log(
     names = _framework(framework, records, given, root)
     gathered = gather([[_known(each, names, given) for each in found] for _, found in records], str(root))
     gathered.left_out.update(reading.left_out)
-    log = step_log(root, names, gathered, [file for file, found in records if found], unit)
-    return replace(log, gen_batch_size=gen_batch_size)
+    return step_log(root, names, gathered, [file for file, found in records if found], unit)
 
 
 def step_log(root: Path, names: LogNames, gathered: Gathered, files: Sequence[Path], unit: str) -> StepLog:

@@ -47,7 +47,6 @@ def open_log(
     *,
     fields: Mapping[str, str] | None = None,
     unit: str = "auto",
-    gen_batch_size: int | None = None,
     lengths: Any = None,
     from_step: int | None = None,
 ) -> StepLog:
@@ -57,28 +56,22 @@ def open_log(
 
     Raises OppoError for what cannot be read, or has no seconds.
     """
-    log = path if isinstance(path, StepLog) else _read(path, framework, fields, unit, gen_batch_size)
+    log = path if isinstance(path, StepLog) else _read(path, framework, fields, unit)
     log = log if lengths is None else _with_trace(log, lengths)
     return log if from_step is None else log.since(from_step)
 
 
-def _read(
-    path: str | Path,
-    framework: str,
-    fields: Mapping[str, str] | None,
-    unit: str,
-    gen_batch_size: int | None,
-) -> StepLog:
+def _read(path: str | Path, framework: str, fields: Mapping[str, str] | None, unit: str) -> StepLog:
     root = Path(path)
     recorded = (root / WORKLOAD).is_file() or (root.is_dir() and is_journal(root))
     if recorded or (root / MANIFEST).is_file():
-        if fields or framework != "auto" or gen_batch_size is not None:
+        if fields or framework != "auto":
             raise OppoError(
-                f"{root} is a run folder of this tool: leave --from, --field and --gen-batch-size out (in"
-                " Python: framework, fields and gen_batch_size)"
+                f"{root} is a run folder of this tool: leave --from and --field out (in Python: framework and"
+                " fields)"
             )
         return _recorded_run(root) if recorded else _own_run(root)
-    return read_step_log(root, framework, fields=fields, unit=unit, gen_batch_size=gen_batch_size)
+    return read_step_log(root, framework, fields=fields, unit=unit)
 
 
 def _own_run(root: Path) -> StepLog:

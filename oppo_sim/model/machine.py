@@ -379,6 +379,8 @@ class Machine:
             rounds = self.replicas[0].round_left is not None
             if rounds or not any(replica.away for replica in self.replicas):
                 self._scheduler.all_idle()
+                if ready and self.generating:  # another generation batch has begun
+                    self._start_ready(now)
 
     def _rerate(self, now: float) -> None:
         runners = {id(runner): runner for device in self._shared if device.dirty for runner in device.active}

@@ -72,6 +72,8 @@ class ModelInput:
     """For tools, one entry a row; None: no rollout waits."""
     sample_rewards: Sequence[float] | None = None
     """Dynamic sampling: reward of each row, by which groups are judged; None: every group is trained."""
+    gen_batch_size: int | None = None
+    """Rollouts generated at a time; None: a dropped group is replaced at once."""
 
 
 def run_model(inputs: ModelInput, sink: Sink) -> tuple[list[Span], list[Marker]]:
@@ -88,6 +90,7 @@ def run_model(inputs: ModelInput, sink: Sink) -> tuple[list[Span], list[Marker]]
         equal_rewards=None
         if inputs.sample_rewards is None
         else partial(equal_rewards, inputs.sample_rewards),
+        gen_batch_size=inputs.gen_batch_size,
     )
     scheduler = make_scheduler(
         setup,

@@ -289,6 +289,7 @@ ALIASES: Mapping[str, Alias] = {
         "fully_async.clear_kv_cache_on_weight_sync",
     ),
     **_same("dynamic_sampling.enable", "filter_groups.enable", "algorithm.filter_groups.enable"),
+    "data.gen_batch_size": Alias("dynamic_sampling.gen_batch_size", _of_prompts, "prompts × group_size"),
     **_same("rollout.enable_prefix_caching", "actor_rollout_ref.rollout.enable_prefix_caching"),
     **_same(
         "rollout.max_num_seqs",

@@ -9,7 +9,7 @@ from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.demands import Demands, explained_slowdown
 from oppo_sim.costs.interface import Costs
 from oppo_sim.draws import stream_key
-from oppo_sim.dynamic_sampling import check_dynamic_sampling, sample_rewards
+from oppo_sim.dynamic_sampling import check_dynamic_sampling, generation_batch, sample_rewards
 from oppo_sim.errors import OppoError, check_count
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.delta_control import DeltaControl
@@ -37,6 +37,8 @@ class Setup:
     scenario: Scenario
     sample_rewards: Sequence[float] | None = None
     """Of each row of the trace, by which groups are judged; None: no group is dropped for its rewards."""
+    gen_batch_size: int | None = None
+    """Rollouts that are generated at a time; None: a dropped group is replaced at once."""
     warnings: tuple[str, ...] = ()
     """What is likely not meant, one sentence each."""
 
@@ -154,6 +156,7 @@ def build_setup(
         seed=seed,
         scenario=scenario,
         sample_rewards=judged,
+        gen_batch_size=generation_batch(scenario.dynamic_sampling, built),
         warnings=(*replay.warnings, *_warnings(scenario, built, name, chosen, shared.costs)),
     )
 

@@ -268,6 +268,14 @@ class Scenario(_Section):
                 "dynamic_sampling.enable needs groups: the only reward of a group of one equals itself, so"
                 " set group_size to 2 or more"
             )
+        generated = self.dynamic_sampling.gen_batch_size or self.rollout_batch_size
+        short = generated < self.rollout_batch_size or generated % self.group_size
+        if self.dynamic_sampling.enable and short:
+            raise ValueError(
+                f"dynamic_sampling.gen_batch_size {generated} is less than rollout_batch_size"
+                f" {self.rollout_batch_size}, or no multiple of group_size {self.group_size}: it counts"
+                " rollouts (prompts × samples a prompt)"
+            )
         if self.policy.name in self.policies:
             raise ValueError(
                 f"policies.{self.policy.name} is the scenario's own policy: put its settings under policy"

@@ -147,15 +147,16 @@ class Ledger(Generic[F]):
             }
         return pool
 
-    def begin_step(self, step: int, version: int) -> Begun[F]:
-        """Ask the policy for its plan, admit and place. Raises OppoError if the plan is impossible."""
+    def begin_step(self, step: int, version: int, at_least: int | None = None) -> Begun[F]:
+        """Ask the policy for its plan, admit, ``at_least`` so many, and place. Raises OppoError if the plan
+        is impossible."""
         self._step = self._answers.step = step
         for rollout in self.unfinished.values():
             rollout.generated_before = rollout.generated
         plan = self._policy.plan(self.pool(version))
         self._answers.check_plan(plan, self.shelved.keys())
         self._placed_last = None
-        admitted = [self._admit_new(step) for _ in range(plan.admit)]
+        admitted = [self._admit_new(step) for _ in range(max(plan.admit, at_least or 0))]
         new = len(admitted)
         for rollout_id in plan.readmit:
             rollout = self.shelved.pop(rollout_id)
@@ -257,13 +258,20 @@ class Ledger(Generic[F]):
         for rollout in self.unfinished.values():
             rollout.generated_before = rollout.generated
 
-    def end_phase(self, version: int) -> PhaseOutcome[F]:
-        """Count deferrals, ask the policy what to train and what to drop. Raises OppoError if its answer is
-        impossible."""
+    def end_phase(self, version: int, whole_batches: bool = False) -> PhaseOutcome[F]:
+        """Count deferrals, ask the policy what to train and what to drop. ``whole_batches``: of generation
+        batches the first rollouts are trained, whenever they finished, and the others dropped. Raises
+        OppoError if its answer is impossible."""
         self.close_version(version)
         self._count_deferrals()
+        if whole_batches:
+            self._order_arrivals()
+            self.finished.sort(key=lambda rollout: rollout.rollout_id)
         trained = self.take_batch(version)
         dropped = self._drop(version)
+        if whole_batches:
+            dropped += self.finished
+            self.finished, self._finished_count = [], 0
         return PhaseOutcome(trained, dropped, self._finished_count, len(self.unfinished))
 
     def take_batch(self, version: int) -> list[F]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from oppo_sim.instants import instant_tolerance
-from oppo_sim.policies.interface import Arrangement, Batch, Policy, StepPlan
+from oppo_sim.policies.interface import KEEP, Arrangement, Batch, Policy, StepPlan
 from oppo_sim.schedule.batches import WholeBatches
 from oppo_sim.schedule.ledger import Begun, Ledger, PhaseOutcome
 from oppo_sim.schedule.plant import BusyReading, Plant, Signal, StepEnd, Wait
@@ -33,6 +33,9 @@ class ScheduleSetup:
     """All samples of a prompt go to one replica."""
     equal_rewards: Callable[[Sequence[Any]], bool] | None = None
     """Dynamic sampling: whether a group's rollouts have equal rewards, and are dropped and replaced."""
+    gen_batch_size: int | None = None
+    """Rollouts that are generated at a time, at least B; groups are replaced by as many, once all have
+    finished. None: a group is replaced by one, at once."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ class Scheduler(ABC, Generic[F]):
 
     def _begin_step(self, step: int) -> Begun[F]:
         self._drop_filtered()  # the plan sees that they are gone
-        begun = self.ledger.begin_step(step, self.version)
+        begun = self.ledger.begin_step(step, self.version, self.setup.gen_batch_size)
         self._plan = begun.plan
         self._admitted += begun.new
         self.plant.place(begun)
@@ -197,6 +200,7 @@ class _Phased(Scheduler[F]):
         self._phase_over = self.plant.signal()
         self._awaited: set[int] = set()
         self._all_scored = self._phase_over
+        self._gen_batch = setup.gen_batch_size or 0
 
     # ---- what the plant tells ------------------------------------------------------------------------------
 
@@ -221,11 +225,11 @@ class _Phased(Scheduler[F]):
         self._finish_seen = False
         filtered = self._drop_filtered()
         if not self._stopping:
-            if self.ledger.phase_over():
+            if self._enough():
                 self._stopping = True
                 plant.stop()
             else:
-                self._replace_filtered(filtered)
+                self._go_on(filtered)
         if self._stopping and plant.stopped():
             self._stopping = False
             self._end_phase(plant.rest())
@@ -238,10 +242,12 @@ class _Phased(Scheduler[F]):
         self.plant.leave_barrier(self._after_barrier)
 
     def _after_barrier(self) -> None:
-        if self.ledger.phase_over():
+        if self._enough():
             self._end_phase(self.plant.rest())
+        elif self._gen_batch and not self.ledger.unfinished:
+            self._go_on(0)
         else:
-            self._replace_filtered(self._to_replace)
+            self._go_on(self._to_replace)
             self.plant.next_round(self._plan.chunk_size)
 
     def instant_over(self) -> None:
@@ -255,15 +261,33 @@ class _Phased(Scheduler[F]):
         self._began = plant.now()
         self._begin_step(step)
         over = self._phase_over = plant.signal()
-        if self.ledger.phase_over():
+        if self._enough():
             self._end_phase(self._began)
         else:
-            chunk_size = self._plan.chunk_size
-            plant.generate(chunk_size, chunk_size if self.rounds else None, asleep=True, first=first)
+            self._generate(first)
         return over
 
+    def _enough(self) -> bool:
+        """The phase is over; of generation batches the last has finished whole."""
+        return self.ledger.phase_over() and not (self._gen_batch and self.ledger.unfinished)
+
+    def _go_on(self, filtered: int) -> None:
+        """The phase is not over; ``filtered`` rollouts have left."""
+        if not self._gen_batch:
+            self._replace_filtered(filtered)
+        elif not self.ledger.unfinished:
+            self.plant.rest()
+            self._admitted += self._gen_batch
+            batch = self.ledger.replace(self._gen_batch)
+            self.plant.place(Begun(self._plan, batch, len(batch), KEEP, []))
+            self._generate(first=False)
+
+    def _generate(self, first: bool) -> None:
+        chunk_size = self._plan.chunk_size
+        self.plant.generate(chunk_size, chunk_size if self.rounds else None, asleep=True, first=first)
+
     def _end_phase(self, at: float) -> None:
-        outcome = self.ledger.end_phase(self.version)
+        outcome = self.ledger.end_phase(self.version, whole_batches=self._gen_batch > 0)
         if self.granularity == "batch":
             self._score_whole(outcome.trained)
         for rollout in outcome.dropped:

@@ -73,6 +73,9 @@ class ReferenceConfig:
     sample_rewards: tuple[float, ...] = ()
     """Of rollout 0, 1, …, and again from the first; groups without two different ones are dropped and
     replaced. Empty: no group is"""
+    gen_batch_size: int | None = None
+    """Rollouts generated at a time; groups are replaced by as many once all have finished, the first B that
+    are kept are trained and the others dropped"""
     shares_prompts: bool = False
     """Samples of a prompt that have KV on one replica have the prompt there once"""
     together: bool = False

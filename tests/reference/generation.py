@@ -72,6 +72,11 @@ class Generation:
     def _replace(self) -> None:
         new = self.pool.replace(self.gone)
         self.gone = []
+        if new and self.machine.config.gen_batch_size is not None:
+            for replica in self.machine.replicas:
+                replica.begin_phase()
+            self._forget_kv()
+            self._sleep(self.machine.config.added.get("gen_phase", 0.0))
         if self.groups is not None:
             self.groups.extend(new)
 
@@ -79,6 +84,8 @@ class Generation:
         self._filter()
         if not (self.stopping or self._enough()):
             self._replace()
+            if self.asleep:
+                return
         self.stopping = self.stopping or self._enough()
         if not self.stopping:
             for replica in self.machine.replicas:
@@ -112,6 +119,8 @@ class Generation:
                 replica.iterations = 0
                 replica.changed = True
                 replica.at_barrier = False
+            if self.asleep:
+                return
             self._forget_kv()
         for replica in replicas:
             if not replica.busy and not replica.at_barrier:

@@ -73,8 +73,11 @@ class Pool:
         return gone
 
     def replace(self, gone: list[Group]) -> list[Group]:
-        """As many new ones, in the same step."""
-        new = self.admit(len(members_of(gone)), self.step)
+        """As many new ones, in the same step; of generation batches another one, once nothing runs."""
+        count = len(members_of(gone))
+        if self.config.gen_batch_size is not None:
+            count = 0 if self.unfinished() else self.config.gen_batch_size
+        new = self.admit(count, self.step)
         self.machine.place(members_of(new))
         self.late += new
         return new
@@ -93,7 +96,7 @@ class Pool:
         if self.config.policy == "oracle":
             self._begin_oracle(step)
             return 0
-        missing = batch + delta - self.rollouts_in_flight()
+        missing = (self.config.gen_batch_size or batch + delta) - self.rollouts_in_flight()
         if missing > 0:
             self.machine.place(members_of(self.admit(missing, step)))
         return delta
@@ -132,6 +135,8 @@ class Pool:
         finished = [group for group in self.in_flight if group.finished]
         enough = len(finished) * self.config.group_size >= self.config.rollout_batch_size
         waited = [group for group in self.in_flight if self._waited_for(group) and group not in self.late]
+        if self.config.gen_batch_size is not None:
+            waited = self.in_flight
         return enough and all(group.finished for group in waited)
 
     def select(self) -> list[Group]:
@@ -146,6 +151,8 @@ class Pool:
         ]
         others = [group for group in [*self.surplus, *new] if not self._waited_for(group)]
         queue = [*waited[0], *waited[1], *others]
+        if self.config.gen_batch_size is not None:
+            queue.sort(key=lambda group: group.id)
         count = self.config.rollout_batch_size // self.config.group_size
         self.surplus = queue[count:]
         self.remove(queue[:count])
@@ -170,6 +177,16 @@ class Pool:
                 self.machine.scorer.forget(rollout)
                 rollout.restart()
         self.long_queue.extend(dropped)
+        return dropped
+
+    def drop_surplus(self) -> list[Group]:
+        """What a generation batch had beyond the batch that is trained is given up."""
+        dropped, self.surplus = self.surplus, []
+        self.remove(dropped)
+        for rollout in members_of(dropped):
+            self.machine.counters.dropped_tokens += rollout.generated
+            self.machine.scorer.forget(rollout)
+            rollout.attempt += 1
         return dropped
 
     def unfinished(self) -> list[Group]:

@@ -69,6 +69,8 @@ def _one_step(machine: Machine, pool: Pool, step: int, delta: int) -> StepRecord
     pool.count_deferrals()
     deferred, surplus = pool.unfinished(), list(pool.surplus)
     dropped = pool.drop_the_rest() if config.policy == "tail-batching" else []
+    if config.gen_batch_size is not None:
+        dropped = pool.drop_surplus()
     if config.granularity == "batch":
         for rollout in members_of(batch):
             scorer.cut(rollout, machine.chunk_size)

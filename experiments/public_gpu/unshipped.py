@@ -31,6 +31,7 @@ class Unshipped:
     fields: dict[str, str] = field(default_factory=dict)
 
 
+_LATER_H20 = ("m20_grpo", "m20_gspo", "b_gspo", "e_drgrpo_scaled", "r1_grpo")
 _QWEN, _UNSAID = "Qwen/Qwen2.5-0.5B-Instruct", "of 80 GB, not said which"
 UNSHIPPED = {
     "dstack_h100": Unshipped("16 × H100", "verl, vLLM eager", dstack_h100()),
@@ -49,7 +50,7 @@ UNSHIPPED = {
     },
     **{
         f"qwen3_8b_h20{run}": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20())
-        for run in ("", "_drgrpo", "_aggonly")
+        for run in ("", "_drgrpo", "_aggonly", *(f"_{name}" for name in _LATER_H20))
     },
     "qwen3_8b_h20_dapo": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20(reference=False)),
 }

@@ -298,6 +298,66 @@ def play_verl(name: str) -> dict[str, Any]:
     }
 
 
+DEEPSEEK_LLM_7B = {
+    "num_hidden_layers": 30,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "head_dim": 128,
+    "vocab_size": 102400,
+    "tie_word_embeddings": False,
+}
+
+
+def verl_mi300x(critic: bool) -> dict[str, Any]:
+    """The scenario of two verl runs on GSM8K on a node of 8 × MI300X, GRPO or PPO with a ``critic``, without
+    its trace: the command at the head of each log, the GPU after verl's table of baselines. verl of March
+    2025, whose images for AMD have a vLLM that leaves by dropping its weights."""
+    samples, replica, share = (1, 4, 0.4) if critic else (5, 2, 0.6)
+    training: dict[str, Any] = {
+        "micro_batch_rollouts": 16 if critic else 80,
+        "log_prob_micro_batch_rollouts": 32 if critic else 110,
+        **({"critic_micro_batch_rollouts": 32} if critic else {"critic": "none"}),
+    }
+    models: dict[str, Any] = {"actor_model": DEEPSEEK_LLM_7B, "ref_model": DEEPSEEK_LLM_7B}
+    if critic:
+        models["critic_model"] = DEEPSEEK_LLM_7B
+    return {
+        "format": "oppo-scenario/1",
+        "name": "verl_mi300x",
+        "rollout_batch_size": 1024 * samples,
+        "group_size": samples,
+        "max_prompt_length": 512,
+        "max_response_length": 512 if critic else 1024,
+        "rollout": {"num_replicas": 8 // replica, "kv_capacity_tokens": "auto", "max_num_seqs": 1024},
+        "training": {
+            "num_ppo_epochs": 1,
+            "num_mini_batches": 1024 // 256,
+            "reduce_dtype": "float32",
+            "num_gpus": 8,
+            "gradient_checkpointing": True,
+            "ref_param_offload": True,
+            "weight_sync": {"kind": "reshard"},
+            **training,
+        },
+        "costs": {
+            "kind": "roofline",  # the package has no tables of it
+            "device": "MI300X",
+            **models,
+            "reward_model": {"kind": "verifier"},
+            "rollout": {
+                "tensor_parallel": replica,
+                "host": host_of("sync", eager=True),
+                "gpu_memory_utilization": share,
+                "sleep_mode": True,
+                "max_num_batched_tokens": 8192,
+            },
+        },
+        "policy": "sequential",
+    }
+
+
 def qwen3_8b_h20(reference: bool = True) -> dict[str, Any]:
     """The scenario of a GRPO run on 4 × H20 with NVLink, without its trace: the overrides and the resolved
     configuration beside its log. verl of September 2026. DAPO has no ``reference`` model."""

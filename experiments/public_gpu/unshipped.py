@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scenarios import GEMMA_2_2B, dstack_h100, play_verl, qwen3_8b_h20, verl_2024
+from scenarios import GEMMA_2_2B, dstack_h100, play_verl, qwen3_8b_h20, verl_2024, verl_mi300x
 from split import UNSHIPPED_SOURCE
 from steps import STAGES, Run, measured_steps
 
@@ -52,6 +52,8 @@ UNSHIPPED = {
         f"qwen3_8b_h20{run}": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20())
         for run in ("", "_drgrpo", "_aggonly", *(f"_{name}" for name in _LATER_H20))
     },
+    "verl_mi300x_grpo": Unshipped("8 × MI300X", "verl, vLLM eager", verl_mi300x(critic=False)),
+    "verl_mi300x_ppo": Unshipped("8 × MI300X", "verl, vLLM eager", verl_mi300x(critic=True)),
     "qwen3_8b_h20_dapo": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20(reference=False)),
 }
 """By name; where their logs are stands in data/README.md."""

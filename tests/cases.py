@@ -135,6 +135,8 @@ def cases(
     block = draw(st.sampled_from([1, 2, 5, 16]))
     needed = -(-(12 + longest + answers) // block) * block
     capacity = None if static or draw(st.booleans()) else needed + draw(st.integers(0, 3 * needed))
+    scorer_block = draw(st.sampled_from([1, 1, 2, 8, 128]))
+    cache = -(-(12 + longest + answers) // scorer_block) * scorer_block + draw(st.integers(0, 3 * longest))
     scoring_on = (
         draw(st.sampled_from(["separate", "separate", "rollout", "training"])) if contention else "separate"
     )
@@ -153,7 +155,9 @@ def cases(
         groups_together=draw(st.booleans()),
         max_scoring_tokens=draw(st.sampled_from([1, 7, 30, 10_000])),
         scorer_kv_capacity_tokens=draw(st.sampled_from([None, None, 5, 40])),
-        scorer_block_tokens=draw(st.sampled_from([1, 1, 2, 8, 128])),
+        scorer_block_tokens=scorer_block,
+        scorer_cache_tokens=draw(st.sampled_from([None, None, cache])),
+        scorer_iteration_tokens=draw(st.sampled_from([None, 1, 9, 60])),
         streamable=draw(st.integers(0, 5)) > 0,
         scoring_on=scoring_on,
         training_on="separate" if asynchronous else draw(st.sampled_from(["separate", "rollout"])),

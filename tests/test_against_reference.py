@@ -98,6 +98,8 @@ def reference_config(case: Case) -> ReferenceConfig:
         max_scoring_tokens=machine.max_scoring_tokens,
         scorer_kv_capacity=machine.scorer_kv_capacity_tokens,
         scorer_block=machine.scorer_block_tokens,
+        scorer_cache=machine.scorer_cache_blocks,
+        scorer_iteration=machine.scorer_iteration_tokens,
         parallel_inference=case.parallel_inference,
         decode=case.decode,
         prefill=case.prefill,
@@ -179,6 +181,8 @@ def assert_like_the_reference(case: Case) -> None:
             (c.KV_PREEMPTIONS, step.counters.preemptions),
         ):
             assert row[name] == count, (where, name)
+        if case.policy in PHASED:  # else which row has a batch that begins as one ends is nobody's rule
+            assert row[c.TOKENS_SCORED] == step.counters.scored, where
         if step.seconds > 0:
             kernels = {c.KERNEL_GEN: step.counters.kernel_gen / case.machine.num_replicas}
             if case.policy in PHASED:  # else which row has a batch that begins as one ends is nobody's rule

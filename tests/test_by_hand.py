@@ -447,6 +447,26 @@ def test_a_scorer_with_blocks_prefills_whole_ones_until_the_last_piece() -> None
     assert result.column("timing_s/reward") == [pytest.approx(8.0)]
 
 
+def test_a_scorer_prefills_again_what_its_cache_has_lost() -> None:
+    # Two of 10 tokens, prompts 4, chunk 4, blocks of 2, 7 of them; 0.25 s a token. At 4 both have 3 blocks: 12 tokens,
+    # to 7. At 8 id 0 fills 5 (the free one, and the last of id 1's 3): 4 tokens; id 1, which has 2 left, fills 5
+    # from what id 0 just had: 6 tokens, 2 of them again. To 10.5. Then the last pieces, 7 blocks each: id 0 has 2 left,
+    # 10 tokens, 6 again; id 1 none, 14 tokens, 10 again. To 16.5. gen = 10, reward = 6.5; 28 tokens and 18 again.
+    costs = linear_costs(score=(0.0, 0.25, 0.0))
+    streamed = {"prompts": 4, "settings": {"chunk_size": 4}, "costs": costs}
+    small = MachineSetup(scorer_block_tokens=2, scorer_cache_tokens=15)
+    result = run("intra", [10, 10], steps=1, batch=2, machine=small, **streamed)
+    assert result.column("timing_s/reward") == [pytest.approx(6.5)]
+    assert result.column("tokens/scored") == [46]
+    # A block more: id 1 keeps its 3 at 8, which costs id 0 two of its 5; then 8 and 12 tokens. Ample: 4 and 4.
+    for cache, reward, scored in ((16, 5.0, 40), (None, 2.0, 28)):
+        machine = MachineSetup(scorer_block_tokens=2, scorer_cache_tokens=cache)
+        result = run("intra", [10, 10], steps=1, batch=2, machine=machine, **streamed)
+        assert (result.column("timing_s/reward"), result.column("tokens/scored")) == (
+            [pytest.approx(reward)], [scored],
+        )  # fmt: skip
+
+
 def test_pieces_of_one_instant_cross_a_link_together_while_decoding_goes_on() -> None:
     # Two rollouts of 8 tokens on one replica, chunk 4, no prompts; a piece takes 1 s and 0.25 s a token on its
     # way: 2 s. Cut at 4: both arrive at 8; cut at 8: both at 12. Scoring takes 1 s a token, one piece at a

@@ -31,6 +31,7 @@ from oppo_real.calibrate.fit import (
 )
 from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.plan import Point
+from oppo_real.engines.interface import prefix_caching
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.profile import (
     DecodeRow,
@@ -285,7 +286,8 @@ def calibrate_from(
     ]
     sync = measured_points([visit for visit in visits if visit.point.kind == "sync"])[0]
     capacity = origin.engine.get("actor", {}).get("kv_capacity_tokens")
-    block = origin.engine.get("scorer", {}).get("prefill_block_tokens")
+    scorer = origin.engine.get("scorer", {})
+    block, cache = scorer.get("prefill_block_tokens"), prefix_caching(scorer)
     told = () if disagreement(contention, seed) else contention
     device_fits, on_device = _on_device(visits, seed)
     fits += device_fits
@@ -311,6 +313,8 @@ def calibrate_from(
         piece_fixed_s=cuts.seconds("piece"),
         piece_send_s=cuts.seconds("send"),
         scoring_block_tokens=block if isinstance(block, int) and block > 1 else None,
+        scoring_cache_tokens=None if cache is None else cache.kv,
+        scoring_iteration_tokens=None if cache is None else cache.iteration,
         contention_factor=contention_factor(told),
         slowdowns=slowdowns_of(told),
         on_device=on_device,

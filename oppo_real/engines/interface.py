@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -208,3 +208,21 @@ class Scorer(Protocol):
 
     def close(self) -> None:
         """Free everything."""
+
+
+class PrefixCaching(NamedTuple):
+    """Tokens of a scorer that keeps prefixes in whole blocks and only as long as there is room."""
+
+    block: int
+    kv: int
+    iteration: int | None
+    """That it prefills in one iteration at most; None: not said."""
+
+
+def prefix_caching(scorer: Mapping[str, Any]) -> PrefixCaching | None:
+    """Of a scorer's resolved configuration; None: it holds all that it is given."""
+    block, kv = scorer.get("prefill_block_tokens"), scorer.get("kv_capacity_tokens")
+    if not isinstance(block, int) or block <= 1 or not isinstance(kv, int) or kv < block:
+        return None
+    iteration = scorer.get("max_num_batched_tokens")
+    return PrefixCaching(block, kv, iteration if isinstance(iteration, int) and iteration >= 1 else None)

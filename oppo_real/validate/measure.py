@@ -141,7 +141,9 @@ def inputs_digest(
     plain = scenario.to_plain()
     for name in ("costs", "name", "description"):
         del plain[name]
-    del plain["dynamic_sampling"]["gen_batch_size"]  # none in a real run; runs are kept from before it
+    # Nothing of a real run, and runs are kept from before them.
+    del plain["dynamic_sampling"]["gen_batch_size"]
+    del plain["scoring"]["prefix_cache_tokens"], plain["scoring"]["max_num_batched_tokens"]
     content = [plain, trace_sha256, steps, hardware, dict(versions)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -4,9 +4,11 @@ the same rollouts."""
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from oppo_real.config import RealConfig
+from oppo_real.engines.interface import PrefixCaching, prefix_caching
 from oppo_real.validate.measure import MeasuredRun
 from oppo_real.validate.variants import Variant
 from oppo_real.validate.views import StepView, views_of
@@ -25,11 +27,14 @@ from oppo_sim.scenario.schema import Scenario
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """What the replicas really have: tokens and rollouts of one replica, None where there is no limit."""
+    """What the engines really have: tokens and rollouts of one replica, and of one scoring worker what it
+    keeps of prefixes; None where there is no limit."""
 
     kv_capacity_tokens: int | None
     kv_block_tokens: int | None
     max_num_seqs: int | None
+    scorer: PrefixCaching | None = None
+    """Of the worker with the least room."""
 
 
 def limits_of(resolved: Mapping[str, Any]) -> EngineLimits:
@@ -46,7 +51,13 @@ def limits_of(resolved: Mapping[str, Any]) -> EngineLimits:
         stated = [int(actor[name]) for actor in actors if actor.get(name) is not None]
         return min(stated, default=None)
 
-    return EngineLimits(least("kv_capacity_tokens"), least("kv_block_tokens"), least("max_num_seqs"))
+    caches = [cache for cache in map(prefix_caching, resolved.get("scorers", ())) if cache]
+    return EngineLimits(
+        least("kv_capacity_tokens"),
+        least("kv_block_tokens"),
+        least("max_num_seqs"),
+        min(caches, key=attrgetter("kv"), default=None),
+    )
 
 
 def check_places(scenario: Scenario, config: RealConfig) -> None:
@@ -148,14 +159,21 @@ def cost_context(scenario: Scenario) -> CostContext:
 
 
 def _limited(scenario: Scenario, limits: EngineLimits) -> Scenario:
-    """The scenario with what its replicas really have."""
-    rollout = scenario.rollout
+    """The scenario with what its engines really have."""
+    rollout, scoring = scenario.rollout, scenario.scoring
     real = {
         "kv_capacity_tokens": limits.kv_capacity_tokens,
         "kv_block_tokens": limits.kv_block_tokens or rollout.kv_block_tokens,
         "max_num_seqs": rollout.max_num_seqs if limits.max_num_seqs is None else limits.max_num_seqs,
     }
-    return scenario.model_copy(update={"rollout": rollout.model_copy(update=real)})
+    kept = limits.scorer
+    cache = {
+        "prefix_cache_tokens": None if kept is None else kept.kv,
+        "max_num_batched_tokens": None if kept is None else kept.iteration,
+    }
+    return scenario.model_copy(
+        update={"rollout": rollout.model_copy(update=real), "scoring": scoring.model_copy(update=cache)}
+    )
 
 
 def _shares_host(scenario: Scenario, schedule: str) -> bool:

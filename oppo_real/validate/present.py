@@ -20,8 +20,8 @@ FORMAT: Final = "oppo-validation/1"
 LEAST_SHARE: Final = 0.001
 """Of the step: stages below it on both sides are left out of tables (not of the JSON)."""
 _SCORED_AGAIN: Final = (
-    "; a vLLM scorer computes again what its KV cache holds no longer: raise kv_cache_memory_bytes in"
-    " real.scorer_args, or lower policy.overcommit"
+    "; a vLLM scorer whose KV cache is too small computes again what other pieces drove out of it, and which"
+    " those are hangs on moments: raise kv_cache_memory_bytes in real.scorer_args, or lower policy.overcommit"
 )
 Rows = list[tuple[str, ...]]
 

@@ -72,6 +72,8 @@ def costs_from_profile(
             "on_device": "not measured" if on_device is None else on_device.model_dump(mode="json"),
             "cuts": {name: getattr(profile, name) for name in Cuts._fields},
             "scoring_block_tokens": profile.scoring_block_tokens or "not measured",
+            "scoring_cache_tokens": profile.scoring_cache_tokens or "not measured",
+            "scoring_iteration_tokens": profile.scoring_iteration_tokens or "not measured",
             "contention_factor": profile.contention_factor or "not measured",
             "slowdowns": "not measured" if slowdowns is None else slowdowns.model_dump(mode="json"),
             "time_slices": "not measured" if slices is None else slices.model_dump(mode="json"),
@@ -84,6 +86,8 @@ def costs_from_profile(
         time_slices=None if slices is None else (slices.interference, slices.turn_s),
         cuts=Cuts(*(getattr(profile, name) or 0.0 for name in Cuts._fields)),
         scoring_block_tokens=profile.scoring_block_tokens,
+        scoring_cache_tokens=profile.scoring_cache_tokens,
+        scoring_iteration_tokens=profile.scoring_iteration_tokens,
     )
 
 

@@ -226,5 +226,9 @@ class Costs:
     scoring_block_tokens: int | None = None
     """Tokens of a block of the measured scorer's KV, of which it prefills whole ones (C9b); None: not
     measured."""
+    scoring_cache_tokens: int | None = None
+    """KV in which one measured scoring worker keeps prefixes (C9c); None: ample, or not measured."""
+    scoring_iteration_tokens: int | None = None
+    """Tokens that it prefills in one iteration at most; None: a whole batch, or not measured."""
     evidence: Mapping[str, str] = field(default_factory=dict)
     """How well the seconds of each place are known (``evidence.PLACES``)."""

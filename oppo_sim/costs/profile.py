@@ -234,6 +234,10 @@ class Profile(Strict):
     scoring_block_tokens: Count | None = None
     """Of a rollout that goes on the scorer prefills whole blocks of so many tokens (C9b); None: all that it
     is given."""
+    scoring_cache_tokens: Count | None = None
+    """KV in which the scorer keeps prefixes (C9c); None: ample, or by an earlier release."""
+    scoring_iteration_tokens: Count | None = None
+    """Tokens that such a scorer prefills in one iteration at most; None: a whole batch."""
     host: ProfileHost = ProfileHost()
     demands: Demands = Demands()
     on_device: OnDevice | None = None

@@ -135,7 +135,7 @@ ROW = np.dtype([(_field(name), "f8") for name in NAMES])
 SETTINGS = _fields(
     "batch group_size replicas workers schedule granularity rounds stream static free_padding clear_kv"
     " limited kv_blocks kv_block_tokens max_num_seqs max_scoring_tokens queue_length scorer_kv_capacity"
-    " scorer_block_tokens"
+    " scorer_block_tokens scorer_cache_blocks scorer_iteration_tokens"
     " parallel_inference free_recompute window sampling by_row_rewards has_lines_checked scorer_parts"
     " knows_actor knows_scorer knows_training oldest_first drains"
     " asks_plan asks_arrange asks_select asks_drop devices contention"
@@ -216,8 +216,17 @@ REPLICA = _record(
 ``stale``: the demand of decoding is to be taken anew; ``away``: rollouts at a tool; ``kept``: tokens of KV
 kept for those that do not run; ``shared_…``: tokens and blocks less in memory, and blocks less among
 those that run, as in ``SharedPrefixes``."""
-WORKER = _record("device load held head served tail", "kernel_s")
-"""``head`` to ``served`` of its queue are in service, ``served`` to ``tail`` wait."""
+WORKER = _record(
+    "device load held head served tail oldest newest first_in_use spare entries room open idle left",
+    "kernel_s",
+)
+"""``head`` to ``served`` of its queue are in service, ``served`` to ``tail`` wait. ``oldest`` to ``newest``:
+entries of its prefix cache, from ``first_in_use`` on those of this iteration (0: none); ``entries``: the last
+that there ever was, ``spare`` the first of those that are no more; blocks: ``room`` are free, ``open`` not
+full, ``idle`` may go; ``left``: tokens that the iteration has room for."""
+CACHED = _record("", "", "slot blocks older newer in_use")
+"""An entry of a prefix cache: blocks of the rollout in ``slot`` (−1: nobody's any more), and those that were
+used before and after it (0: none). Of an entry that is no more, ``newer`` is another such."""
 RUNNER = _record(
     "running shared reschedule first_device devices",
     "started seconds done end rate updated memory arithmetic turns slowed_by",
@@ -277,6 +286,9 @@ TABLES: dict[str, Any] = {
     "land": "i4",  # Pieces that arrived in this instant from their way, as ``way``.
     "land_id": "i8",
     "queue": "i4",  # Of each worker, a ring of pieces: those and the incarnation.
+    "cached": "i4",  # Of each slot: its entry in ``caches``, 0: none.
+    "uptos": "i8",  # Scratch, of each slot: how far its last piece goes, times 2, and 1 if it ends it.
+    "caches": CACHED,  # Of each worker, those of one after those of another.
     "residues": "i8",
     "keys": "i8",  # Scratch for sorting, and …
     "items": "i8",  # … what is sorted.
@@ -401,6 +413,9 @@ way_id_in = _vector("way_id")
 land_in = _matrix("land")
 land_id_in = _vector("land_id")
 queue_in = _matrix("queue")
+cached_in = _vector("cached")
+uptos_in = _vector("uptos")
+caches_in = _vector("caches")
 residues_in = _vector("residues")
 keys_in = _vector("keys")
 items_in = _vector("items")

@@ -10,6 +10,7 @@ import numpy as np
 from oppo_sim.fast.activities import record, set_event, start, time_on_device
 from oppo_sim.fast.costs import score_forward
 from oppo_sim.fast.ordering import clear, sort_by_key
+from oppo_sim.fast.prefix_cache import disown, end_iteration, prefill_cached
 from oppo_sim.fast.records import (
     MARK_PIECE,
     NO_ROOM,
@@ -28,6 +29,7 @@ from oppo_sim.fast.records import (
     rule,
     runners_in,
     turns_in,
+    uptos_in,
     way_at_in,
     way_id_in,
     way_in,
@@ -113,6 +115,37 @@ def queue_piece(s: State, i: int) -> None:
 
 
 @compiled
+def upto_of(s: State, place: int) -> int:
+    """Before which of its rollout's tokens the piece at ``place`` of the queue ends, as it is prefilled."""
+    queue = queue_in(s)
+    end = np.int64(queue[place, 1]) + queue[place, 2]
+    return end if queue[place, 3] else prefilled_tokens(end, s.scorer_block_tokens)
+
+
+@compiled
+def lost_prefixes(s: State, w: int, first: int, last: int) -> tuple[int, float]:
+    """``Scorer._lost`` of the pieces from ``first`` to before ``last``: tokens to be prefilled again, and
+    their query-key pairs."""
+    queue, uptos = queue_in(s), uptos_in(s)
+    again, pairs = np.int64(0), 0.0
+    for i in range(first, last):
+        place = queue_place(s, w, i)
+        uptos[queue[place, 0]] = upto_of(s, place) * 2 + queue[place, 3]
+    for i in range(first, last):
+        place = queue_place(s, w, i)
+        slot = queue[place, 0]
+        upto, ends = uptos[slot] // 2, uptos[slot] % 2
+        uptos[slot] = 0
+        past = prefilled_tokens(np.int64(queue[place, 2]), s.scorer_block_tokens)
+        if upto > past:
+            kept = prefill_cached(s, w, slot, ends == 0, upto)
+            again += past - kept
+            pairs += (past - kept) * (kept + (past - kept) * 0.5)
+    end_iteration(s, w)
+    return again, pairs
+
+
+@compiled
 def take(s: State, w: int) -> None:
     """``Scorer._start``: a free worker takes what is queued."""
     worker = workers_in(s)[w]
@@ -132,6 +165,11 @@ def take(s: State, w: int) -> None:
         tokens += new
         pairs += new * (past + new * 0.5)
         served += 1
+    if s.scorer_cache_blocks != UNBOUNDED:
+        again, lost = lost_prefixes(s, w, worker.served, served)
+        tokens += again
+        pairs += lost
+        s.scored += again
     worker.served = served
     s.scored += given
     s.scoring_batches += 1
@@ -165,6 +203,8 @@ def forget(s: State, slot: int) -> None:
     s.inbox = kept
     if rollout.worker < 0:
         return
+    if s.scorer_cache_blocks != UNBOUNDED:
+        disown(s, slot)
     w = rollout.worker
     worker, queue = workers_in(s)[w], queue_in(s)
     kept = worker.served

@@ -9,6 +9,7 @@ from oppo_sim.costs.interface import NO_CUTS, Costs
 from oppo_sim.fast.cost_tables import cost_tables
 from oppo_sim.fast.memory import Memory, Zeros, aligned, make_memory
 from oppo_sim.model.counterfactual import Counterfactual
+from oppo_sim.model.prefix_cache import ALL_AT_ONCE
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.refill import Refill, ShippedPolicy
@@ -84,6 +85,7 @@ def make_state(
     waits = setup.replay.waits
     shares = machine.shares_prefixes and batch.group_size > 1
     sharing = (replicas, groups) if shares else (1, 1)
+    entries = (machine.scorer_cache_blocks or 0) + 1
     leaves = 1 << (actors - 1).bit_length()
     cut_costs = NO_CUTS if counterfactual.free_cuts else setup.costs.cuts
     send_s_per_token = 0.0 if counterfactual.free_cuts else machine.send_s_per_token
@@ -160,6 +162,9 @@ def make_state(
         "land": zeros(pieces, 5),
         "land_id": zeros(pieces),
         "queue": zeros(workers * queued, 5),
+        "cached": zeros(in_flight if machine.scorer_cache_blocks else 1),
+        "uptos": zeros(in_flight if machine.scorer_cache_blocks else 1),
+        "caches": zeros(workers * entries),
         "residues": zeros(machine.kv_block_tokens),
         "keys": zeros(pieces),
         "items": zeros(pieces),
@@ -252,6 +257,8 @@ def _devices(
     sync = place([*dict.fromkeys((*training, *rollout)), *hosts])
     worker = np.zeros(workers, dtype=records.WORKER)
     worker["device"] = scoring
+    worker["room"] = machine.scorer_cache_blocks or 0
+    worker["left"] = machine.scorer_iteration_tokens or ALL_AT_ONCE
     tables = {
         "devices": device,
         "device_list": np.array(listed, dtype=np.int64),
@@ -311,6 +318,8 @@ def _settings(
         "max_scoring_tokens": machine.max_scoring_tokens,
         "scorer_kv_capacity": limit(machine.scorer_kv_capacity_tokens),
         "scorer_block_tokens": machine.scorer_block_tokens,
+        "scorer_cache_blocks": limit(machine.scorer_cache_blocks),
+        "scorer_iteration_tokens": machine.scorer_iteration_tokens or ALL_AT_ONCE,
         "free_recompute": counterfactual.free_recompute,
         "max_deferrals": limit(policy.max_deferrals),
         "oldest_first": policy.schedule == "async" and policy.train_order == "oldest",

@@ -10,6 +10,7 @@ from oppo_sim.model.clock import Clock
 from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.model.device import Device, Host, Runner
 from oppo_sim.model.links import Links
+from oppo_sim.model.prefix_cache import PrefixCache
 from oppo_sim.model.replica import DECODE, IDLE, PREFILL, Replica, ReplicaRules
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.scorer import Scorer
@@ -124,6 +125,14 @@ class Machine:
             setup.max_scoring_tokens,
             setup.scorer_kv_capacity_tokens,
             setup.scorer_block_tokens,
+            None
+            if setup.scorer_cache_blocks is None
+            else partial(
+                PrefixCache,
+                setup.scorer_cache_blocks,
+                setup.scorer_block_tokens,
+                setup.scorer_iteration_tokens,
+            ),
             cuts.piece_fixed_s,
             partial(Links, self.clock, setup.num_replicas, cuts.piece_send_s, send_s_per_token)
             if travels

@@ -1,6 +1,6 @@
 """Simulated scoring workers: batches of pieces that take time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 
@@ -8,6 +8,7 @@ from oppo_sim.costs.interface import Demand, PrefillCost
 from oppo_sim.model.device import Runner
 from oppo_sim.model.formulas import piece_seconds, prefilled_tokens, time_on_device
 from oppo_sim.model.links import Links
+from oppo_sim.model.prefix_cache import PrefixCache
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.tally import Tally
 from oppo_sim.results.spans import Span
@@ -26,6 +27,7 @@ class Scorer(ScoringRouter[Rollout]):
         max_scoring_tokens: int,
         kv_capacity_tokens: int | None,
         block_tokens: int,
+        cache: Callable[[], PrefixCache] | None,
         piece_fixed_s: float,
         links_to: Callable[[Callable[[Piece[Rollout]], None]], Links] | None,
         on_scored: Callable[[Rollout, float], None],
@@ -44,6 +46,7 @@ class Scorer(ScoringRouter[Rollout]):
         self._cost = cost
         self._max_tokens = max_scoring_tokens
         self._block = block_tokens
+        self._caches = None if cache is None else [cache() for _ in runners]
         self._piece_fixed_s = piece_fixed_s
         self._links = None if links_to is None else links_to(self.arrive)
         self._on_scored = on_scored
@@ -87,9 +90,9 @@ class Scorer(ScoringRouter[Rollout]):
 
     def _start(self, worker: ScoringWorker[Rollout], runner: Runner, at: float) -> None:
         worker.batch = next_batch(worker.queue, self._max_tokens, _NEW)
-        pieces, tokens, pairs = self._work_of(worker.batch)
+        pieces, tokens, pairs, again = self._work_of(worker)
         cost, tally = self._cost, self.tally
-        tally.scored += sum([piece.new for piece in worker.batch])
+        tally.scored += sum([piece.new for piece in worker.batch]) + again
         tally.scoring_batches += 1
         alone, demand = 0.0, Demand(0.0, 0.0)
         if tokens:
@@ -106,16 +109,39 @@ class Scorer(ScoringRouter[Rollout]):
         self.kernel_s[worker.index] += time_on_device(demand.memory, demand.arithmetic) * seconds
         runner.start(at, seconds, demand)
 
-    def _work_of(self, batch: Sequence[Piece[Rollout]]) -> tuple[int, int, float]:
-        """How many pieces of a batch prefill something, tokens that they prefill, and query-key pairs."""
+    def _work_of(self, worker: ScoringWorker[Rollout]) -> tuple[int, int, float, int]:
+        """Of a worker's batch: how many pieces prefill something, tokens that they prefill, query-key pairs,
+        and those of the tokens that were prefilled before."""
         pieces, tokens, pairs = 0, 0, 0.0
-        for piece in batch:
-            past, end = prefilled_tokens(piece.past, self._block), piece.past + piece.new
-            new = (end if piece.last else prefilled_tokens(end, self._block)) - past
+        for piece in worker.batch:
+            past, upto = self._places(piece)
+            new = upto - past
             pieces += new > 0
             tokens += new
             pairs += new * (past + new * 0.5)
-        return pieces, tokens, pairs
+        if self._caches is None:
+            return pieces, tokens, pairs, 0
+        again = 0
+        for past, kept in self._lost(worker, self._caches[worker.index]):
+            again += past - kept
+            pairs += (past - kept) * (kept + (past - kept) * 0.5)
+        return pieces, tokens + again, pairs, again
+
+    def _places(self, piece: Piece[Rollout]) -> tuple[int, int]:
+        """From which to before which of its rollout's tokens a piece prefills."""
+        end = piece.past + piece.new
+        upto = end if piece.last else prefilled_tokens(end, self._block)
+        return prefilled_tokens(piece.past, self._block), upto
+
+    def _lost(self, worker: ScoringWorker[Rollout], cache: PrefixCache) -> Iterator[tuple[int, int]]:
+        """Of each rollout in a batch: tokens that were prefilled before, and how many of them are left. Its
+        pieces are one request to the engine, at the first one's place."""
+        uptos = {piece.key: self._places(piece)[1] for piece in worker.batch}
+        for piece in worker.batch:
+            past, upto = self._places(piece)[0], uptos.pop(piece.key, 0)
+            if upto > past:
+                yield past, cache.prefill(piece.key, upto)
+        cache.end_iteration()
 
     def _batch_ended(self, worker: ScoringWorker[Rollout], at: float) -> None:
         if self.spans is not None:

@@ -32,6 +32,10 @@ class MachineSetup:
     scorer_kv_capacity_tokens: int | None = None
     scorer_block_tokens: int = 1
     """Of a rollout that goes on a scorer prefills whole blocks of so many tokens; 1: what it is given."""
+    scorer_cache_tokens: int | None = None
+    """KV in which a scorer keeps prefixes until newer ones need their room; None: ample."""
+    scorer_iteration_tokens: int | None = None
+    """Tokens that such a scorer prefills in one iteration at most; None: a whole batch."""
     send_s_per_token: float = 0.0
     """Seconds that a token of a piece takes on the link from replica to scorer."""
     streamable: bool = True
@@ -59,6 +63,12 @@ class MachineSetup:
             return 1.0, 1.0, 1.0
         decode, score = self.slowdowns or (self.interference, self.interference)
         return decode, score, self.interference
+
+    @property
+    def scorer_cache_blocks(self) -> int | None:
+        """Blocks of ``scorer_cache_tokens``; None: ample."""
+        tokens = self.scorer_cache_tokens
+        return None if tokens is None else tokens // self.scorer_block_tokens
 
     def check(self, longest_prompt: int, max_response_length: int, schedule: str) -> None:
         """Refuse what cannot run. Raises OppoError with the mend."""
@@ -92,4 +102,13 @@ class MachineSetup:
                     f"rollout.kv_capacity_tokens {self.kv_capacity_tokens} ({blocks} blocks of"
                     f" {self.kv_block_tokens}) cannot hold a rollout of {longest_prompt} prompt +"
                     f" {max_response_length} response tokens: raise it, or lower max_response_length"
+                )
+        if self.scorer_cache_blocks is not None:
+            needed = -(-(longest_prompt + max_response_length) // self.scorer_block_tokens)
+            if needed > self.scorer_cache_blocks:
+                raise OppoError(
+                    f"scoring.prefix_cache_tokens {self.scorer_cache_tokens} (the cost profile's, where the"
+                    f" scenario gives none; {self.scorer_cache_blocks} blocks of {self.scorer_block_tokens})"
+                    f" cannot hold a rollout of {longest_prompt} prompt + {max_response_length} response"
+                    " tokens: raise it, or lower max_response_length"
                 )

@@ -236,6 +236,8 @@ def machine_of(scenario: Scenario, costs: Costs, context: CostContext) -> Machin
         max_scoring_tokens=scoring.max_scoring_tokens,
         scorer_kv_capacity_tokens=scoring.kv_capacity_tokens,
         scorer_block_tokens=scoring.kv_block_tokens or costs.scoring_block_tokens or 1,
+        scorer_cache_tokens=scoring.prefix_cache_tokens or costs.scoring_cache_tokens,
+        scorer_iteration_tokens=scoring.max_num_batched_tokens or costs.scoring_iteration_tokens,
         send_s_per_token=0.0 if link is None else scoring.bytes_per_token / link,
         streamable=_streamable(scenario),
         scoring_on=placement.scoring,

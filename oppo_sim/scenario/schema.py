@@ -101,6 +101,21 @@ class ScoringConfig(_Section):
             " it, else 1 (every token with its piece)"
         ),
     )
+    prefix_cache_tokens: Tokens | None = Field(
+        None,
+        description=(
+            "KV in which a serving engine that scores keeps the prefixes of one worker until newer ones need"
+            " their room; what it has lost is prefilled again; null: as the cost profile measured it, else"
+            " ample"
+        ),
+    )
+    max_num_batched_tokens: Tokens | None = Field(
+        None,
+        description=(
+            "tokens that such an engine prefills in one iteration at most, in which it needs the room of all"
+            " of them; null: as the cost profile measured it, else a whole scoring batch"
+        ),
+    )
     link_bytes_per_s: Annotated[float, Field(gt=0)] | None = Field(
         None,
         description=(

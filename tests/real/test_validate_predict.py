@@ -78,6 +78,47 @@ def test_a_scorer_with_blocks_is_predicted_as_it_is_simulated(tmp_path: Path) ->
     assert sum(predicted) > 1.1 * sum(every_token)
 
 
+@pytest.mark.filterwarnings("ignore::oppo_sim.costs.profile.ProfileRangeWarning")
+def test_a_scorer_that_keeps_prefixes_as_long_as_there_is_room_is_predicted_with_its_room(
+    tmp_path: Path,
+) -> None:
+    """The engine says it; in a simulation the profile of such an engine, or the scenario."""
+    setting = "oppo:chunk_size=16:overcommit=24"
+    chosen = (
+        "policy.name=oppo",
+        "policy.chunk_size=16",
+        "policy.overcommit=24",
+        "placement.shares_host=false",
+    )
+    path = scenario_file(tmp_path, "scenario.yaml")
+
+    def profile_file(**fields: int) -> Any:
+        (tmp_path / "profile.json").write_text(
+            json.dumps({**content(), "scoring_block_tokens": 16, **fields})
+        )
+        return load_profile(tmp_path / "profile.json")
+
+    def predicted(*scorers: Any) -> float:
+        told = load_scenario(path, overrides=chosen)
+        resolved = {"actors": [ENGINE], "scorers": scorers}
+        run = MeasuredRun(Turn(setting, 0), (), resolved, None, None, 1.0, (), {})
+        views = predict(told, real_config(told), variant_of(told, setting), 4, profile_file(), run)
+        return sum(view.seconds[stage] for view in views for stage in ("gen", "reward"))
+
+    def simulated(*overrides: str) -> float:
+        steps = simulate(path, overrides=(*chosen, *overrides)).steps
+        return float(steps[[c.timing("gen"), c.timing("reward")]].to_numpy().sum())
+
+    vllm = {"prefill_block_tokens": 16, "kv_capacity_tokens": 480}
+    short = predicted(vllm, {**vllm, "kv_capacity_tokens": 640})
+    assert short > predicted({**vllm, "kv_capacity_tokens": 10**6})
+    assert simulated("scoring.prefix_cache_tokens=480") == pytest.approx(short, rel=1e-12)
+    profile_file(scoring_cache_tokens=480)
+    assert simulated() == pytest.approx(short, rel=1e-12)
+    with pytest.raises(OppoError, match=r"prefix_cache_tokens 320 .*20 blocks of 16.* cannot hold a rollout"):
+        simulated("scoring.prefix_cache_tokens=320")
+
+
 def test_cores_that_belie_the_placement_are_refused(tmp_path: Path) -> None:
     def check(driver: list[int], workers: list[list[int]], **placement: Any) -> None:
         told = load_scenario(scenario_file(tmp_path, "told.yaml", **placement))

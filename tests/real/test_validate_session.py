@@ -291,6 +291,12 @@ def test_memory_is_what_the_engines_resolved() -> None:
         {"kv_capacity_tokens": 640, "max_num_seqs": 8},
     ]
     assert limits_of({"actors": actors}) == EngineLimits(640, 16, 8)
+    scorers = [
+        {"kv_capacity_tokens": 2048, "prefill_block_tokens": 128},  # vLLM
+        {"kv_capacity_tokens": 1024, "prefill_block_tokens": 128, "max_num_batched_tokens": 512},
+        {"kv_capacity_tokens": 512},  # torch: holds all that it is given
+    ]
+    assert limits_of({"actors": actors, "scorers": scorers}).scorer == (128, 1024, 512)
     with pytest.raises(OppoError, match="KV capacity"):
         limits_of({"actors": [{"max_num_seqs": 8}]})
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from oppo_real.engines.interface import Sampling, ScorePiece
+from oppo_real.engines.interface import Sampling, ScorePiece, prefix_caching
 from oppo_sim.errors import OppoError
 from oppo_sim.model.formulas import prefilled_tokens
+from oppo_sim.model.prefix_cache import PrefixCache
 
 from .drive import QUIET, finish, forced, prompt
 
@@ -17,10 +18,10 @@ pytestmark = [pytest.mark.filterwarnings(one) for one in QUIET]
 BLOCK = 32
 
 
-def start(folder: Path, capacity: int = 4096) -> Any:
+def start(folder: Path, capacity: int = 4096, **further: int) -> Any:
     from oppo_real.engines.vllm_scorer import VllmScorer
 
-    arguments = {"enforce_eager": True, "block_size": BLOCK}
+    arguments = {"enforce_eager": True, "block_size": BLOCK, **further}
     return VllmScorer(
         folder, dtype="float32", max_num_seqs=8, kv_capacity_tokens=capacity, engine_args=arguments
     )
@@ -214,3 +215,38 @@ def test_a_model_with_several_labels_is_refused(tmp_path: Path) -> None:
     Qwen2ForSequenceClassification(tiny_config(num_labels=3, pad_token_id=0)).save_pretrained(tmp_path)
     with pytest.raises(OppoError, match="has 3 labels"):
         start(tmp_path)
+
+
+@pytest.mark.parametrize("iteration", [128, 2048])
+def test_a_scarce_cache_loses_what_the_simulator_says(scorer_folder: Path, iteration: int) -> None:
+    """docs/model.md, C9c: batch by batch the tokens that vLLM prefills, those again that it had lost included."""
+    blocks, draws, again = 16, random.Random(iteration), 0
+    small = start(scorer_folder, capacity=blocks * BLOCK, max_num_batched_tokens=iteration)
+    try:
+        assert prefix_caching(small.resolved_config()) == (BLOCK, blocks * BLOCK, iteration)
+        cache = PrefixCache(blocks, BLOCK, iteration)
+        going: dict[int, tuple[int, list[tuple[int, ...]]]] = {}
+        for batch in range(60):
+            while len(going) < 7:
+                new = 1000 + 10 * batch + len(going)
+                going[new] = 0, cut(prompt(new, draws.randint(20, 250)), new)
+            pieces, expected = [], 0
+            for i in draws.sample(sorted(going), draws.randint(1, 6)):
+                given, left = going.pop(i)
+                parts = [left.pop(0) for _ in range(min(len(left), draws.choice([1, 1, 2])))]
+                past, end = prefilled_tokens(given, BLOCK), given + sum(map(len, parts))
+                upto = prefilled_tokens(end, BLOCK) if left else end
+                pieces += [ScorePiece(i, part, not left and part is parts[-1]) for part in parts]
+                if upto > past:
+                    kept = cache.prefill(i, upto)
+                    expected += upto - kept
+                    again += past - kept
+                if left:
+                    going[i] = end, left
+            cache.end_iteration()
+            before = small.counts()
+            small.append(pieces)
+            assert small.counts().prefilled - before.prefilled == expected, batch
+        assert small.counts().extra["evicted"] == again > 20 * BLOCK
+    finally:
+        small.close()

@@ -88,6 +88,10 @@ class ReferenceConfig:
     scorer_kv_capacity: int | None = None
     scorer_block: int = 1
     """Of a rollout that goes on, the scorer prefills whole blocks of so many tokens"""
+    scorer_cache: int | None = None
+    """Blocks in which a worker keeps prefixes until newer ones need them"""
+    scorer_iteration: int | None = None
+    """Tokens that such a worker prefills at a time"""
     parallel_inference: bool = False
     stream_ref: bool = False
     old_log_prob: str = "recompute"
@@ -251,6 +255,8 @@ class Counters:
     kv_peak_block_tokens: int = 0
     pieces: int = 0
     batches: int = 0
+    scored: int = 0
+    """Tokens that the scorer is given, and those that it prefills once more"""
     kernel_gen: float = 0.0
     kernel_score: float = 0.0
     """Seconds of own time with a kernel on the device: decode and prefill, scoring"""

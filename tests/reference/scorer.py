@@ -48,10 +48,71 @@ class Sent:
 
 
 @dataclass(eq=False)
+class Request:
+    """A rollout's pieces of one batch, at a serving engine."""
+
+    owner: tuple[int, int]
+    past: int
+    upto: int
+    found: int | None = None
+    """Tokens that were there when it began"""
+    done: int = 0
+    blocks: list[object] = field(default_factory=list)
+
+
+class Engine:
+    """A worker's serving engine with its blocks one by one: what each has, (owner, its place) or nothing."""
+
+    def __init__(self, count: int, block: int, at_a_time: int | None) -> None:
+        self.block = block
+        self.at_a_time = at_a_time or 10**9
+        self.free: list[object] = [None] * count
+        """The next one to be given away first"""
+
+    def run(self, requests: list[Request]) -> None:
+        """Iterations until all are done."""
+        while requests:
+            room = self.at_a_time
+            began = []
+            for request in requests:
+                if room == 0 or not self._begin(request):
+                    break
+                tokens = min(room, request.upto - request.done)
+                room -= tokens
+                request.done += tokens
+                while len(request.blocks) * self.block < request.done:
+                    self.free.pop(0)
+                    request.blocks.append((request.owner, len(request.blocks)))
+                began.append(request)
+            for request in began:
+                if request.done == request.upto:
+                    requests.remove(request)
+                    rest = request.upto % self.block > 0
+                    if rest:
+                        self.free.insert(0, None)
+                    self.free += reversed(request.blocks[: len(request.blocks) - rest])
+
+    def _begin(self, request: Request) -> bool:
+        """Finds what is there; False if the rest does not fit beside what runs."""
+        if request.found is not None:
+            return True
+        blocks = [(request.owner, place) for place in range(-(-request.upto // self.block))]
+        there = next((place for place, name in enumerate(blocks) if name not in self.free), len(blocks))
+        if len(blocks) - there > len(self.free) - there:
+            return False
+        for name in blocks[:there]:
+            self.free.remove(name)
+        request.blocks = list(blocks[:there])
+        request.found = request.done = there * self.block
+        return True
+
+
+@dataclass(eq=False)
 class Worker:
     """One worker: what waits, what it does now, the tokens it holds by rollout id."""
 
     index: int
+    engine: Engine
     queue: list[Piece] = field(default_factory=list)
     in_service: list[Piece] = field(default_factory=list)
     held: dict[int, int] = field(default_factory=dict)
@@ -68,7 +129,10 @@ class Scorer:
         self.config = config
         self.world = world
         self.counters = counters
-        self.workers = [Worker(index) for index in range(config.num_workers)]
+        self.workers = [
+            Worker(index, Engine(config.scorer_cache or 0, config.scorer_block, config.scorer_iteration))
+            for index in range(config.num_workers)
+        ]
         self.cut_now: list[tuple[Rollout, bool, int]] = []
         self.on_the_way: list[Sent] = []
         self.arrived: list[Sent] = []
@@ -154,6 +218,12 @@ class Scorer:
             tokens += worker.queue[0].new
             worker.in_service.append(worker.queue.pop(0))
         places = [piece.prefilled(self.config.scorer_block) for piece in worker.in_service]
+        pieces = sum(1 for place in places if len(place))
+        self.counters.scored += sum(piece.new for piece in worker.in_service)
+        if self.config.scorer_cache is not None:
+            again = self._lost(worker, places)
+            self.counters.scored += sum(map(len, again))
+            places += again
         tokens = sum(map(len, places))
         pairs = sum((place.stop**2 - place.start**2) / 2 for place in places)
         seconds, host = 0.0, 0.0
@@ -163,7 +233,7 @@ class Scorer:
                 seconds += linear(self.config.stages.get("ref", (0.0, 0.0, 0.0)), tokens, pairs)
             seconds *= self.config.factors.get("score", 1.0)
             host = self.config.added.get("score_batch", 0.0)
-        host += sum(1 for place in places if len(place)) * self.config.added.get("piece_fixed", 0.0)
+        host += pieces * self.config.added.get("piece_fixed", 0.0)
         self.counters.batches += 1
         self.counters.pieces += len(worker.in_service)
         devices = self.config.devices_of_worker(worker.index)
@@ -173,6 +243,16 @@ class Scorer:
         self.world.start(
             seconds + host, devices, demand, lambda end: self._done(worker, end), slowed_by=slowed_by
         )
+
+    def _lost(self, worker: Worker, places: list[range]) -> list[range]:
+        """What is prefilled again."""
+        requests: dict[tuple[int, int], Request] = {}
+        for piece, place in zip(worker.in_service, places, strict=True):
+            owner = piece.rollout.id, piece.attempt
+            requests.setdefault(owner, Request(owner, place.start, place.stop)).upto = place.stop
+        begun = [request for request in requests.values() if request.upto > request.past]
+        worker.engine.run(list(begun))
+        return [range(request.found or 0, request.past) for request in begun]
 
     def _done(self, worker: Worker, end: float) -> None:
         for piece in worker.in_service:

@@ -113,6 +113,19 @@ def test_a_first_step_and_one_that_stalls_are_named(tmp_path: Path) -> None:
     assert result.point.ref == pytest.approx(0.8, rel=0.05)
 
 
+def test_what_a_first_step_takes_outside_every_stage_is_told(tmp_path: Path) -> None:
+    """Loading, compiling: seconds that no metric names, in a part of the step that takes hardly any later."""
+    scenario = fit_scenario()
+    log = verl_log(tmp_path / "a.log", scenario, TRUTH.model_copy(update={"other_s": 0.02}))
+    first, *others = log.read_text().splitlines()
+    before = float(first.split("timing_s/step:np.float64(")[1].split(")")[0])
+    first = first.replace(f"timing_s/step:np.float64({before}", f"timing_s/step:np.float64({before + 9.0}")
+    log.write_text("\n".join([first, *others]) + "\n", encoding="utf-8")
+    result = fit(log, scenario, draws=200, fit_steps=ALL)
+    assert result.point.first_step_s == pytest.approx(9.0, rel=0.15)
+    assert result.point.other_s < 0.1
+
+
 def test_a_wait_for_tools_is_no_cost_of_decoding(tmp_path: Path) -> None:
     scenario = fit_scenario()
     log = verl_log(tmp_path / "plain.log", scenario, TRUTH, noise=0.005)

@@ -23,8 +23,8 @@ Floats = npt.NDArray[np.float64]
 
 OTHER: Final = "other"
 """The part of a step outside every stage."""
-_NEGLIGIBLE: Final = 0.005
-"""Share of a step below which a metric's first step is not looked at."""
+NEGLIGIBLE: Final = 0.005
+"""Share of a step below which a metric's seconds are not looked at."""
 _UPDATES: Final = frozenset({"update_critic", "update_actor"})
 _GEN: Final = ("decode", "host", "iteration_s", "rollout_iteration_s", "prefill", "gen_phase_s")
 
@@ -41,6 +41,9 @@ class Measurement:
     """NaN where it was not logged."""
     share: float
     """Of the step, median."""
+    cold_s: float = 0.0
+    """Seconds of a step of which a first step takes a notable part for this metric, which otherwise takes
+    hardly any; 0: no such first step."""
     untold: bool = False
     """Of an unknown part of the batch."""
     added: Floats | None = None
@@ -99,7 +102,16 @@ def measurements_of(log: StepLog, number: int, features: Features) -> list[Measu
         if np.isfinite(typical) and typical > -0.02 * float(np.nanmedian(whole)):
             # Seconds that stages overlap by are not below zero.
             found.append(Measurement(timing(OTHER), rest, number, np.maximum(left, 0.0), _share(left, whole)))
-    return [each for each in found if np.any(np.isfinite(each.seconds))]
+    known = [each for each in found if np.any(np.isfinite(each.seconds))]
+    return [_slow_to_begin(each, whole, features.cold) for each in known]
+
+
+def _slow_to_begin(member: Measurement, whole: Floats | None, cold: npt.NDArray[np.bool_]) -> Measurement:
+    if whole is None or not cold.any() or member.share >= NEGLIGIBLE:
+        return member
+    first = member.seconds[cold] / whole[cold]
+    notable = np.any(first[np.isfinite(first)] >= NEGLIGIBLE)
+    return replace(member, cold_s=float(np.nanmedian(whole))) if notable else member
 
 
 def _share(seconds: Floats, whole: Floats | None) -> float:

@@ -15,7 +15,7 @@ from scipy.special import gammaln
 
 from oppo_sim.costs.priors import Prior
 from oppo_sim.fit.features import Features
-from oppo_sim.fit.model import Measurement, stage_seconds, terms_of
+from oppo_sim.fit.model import NEGLIGIBLE, Measurement, stage_seconds, terms_of
 from oppo_sim.fit.sampling import sampled
 
 Floats = npt.NDArray[np.float64]
@@ -35,6 +35,8 @@ _TAIL: Final = (4.0, 0.5)
 _FIRST: Final = (0.03, 2.0)
 """Of the seconds by which a first step is longer, of the metric's own; a first update often is not, and tells
 most of what tokens cost."""
+_SLOW: Final = 0.05
+"""Of a step: what stands for a metric's own seconds there if it takes hardly any but in a first step."""
 _UNTOLD: Final = 0.7
 """Spread of the logarithm of the part of its batch that a run trains, where it is unknown."""
 _BETWEEN: Final = (0.02, 0.7)
@@ -125,8 +127,11 @@ class _Space:
                 self._add(f"tail/{kind}", *_TAIL)
                 if any("gen" in m.stages and not features[m.log].longest_told for m in same):
                     self._add(f"scatter/{kind}", *_SCATTER)
-            if any(features[member.log].cold.any() and member.share >= 0.005 for member in same):
+            slow = max(member.cold_s for member in same)
+            counts = any(features[member.log].cold.any() and member.share >= NEGLIGIBLE for member in same)
+            if counts or slow > 0:
                 typical = float(np.nanmedian(np.concatenate([member.seconds for member in same])))
+                typical = typical if counts else max(typical, _SLOW * slow)
                 self._add(f"first/{column}", max(_FIRST[0] * typical, _LEAST_S), _FIRST[1])
             if len(same) > 1:
                 self._add(f"between/{column}", *between_of(same[0]))

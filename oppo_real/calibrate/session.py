@@ -92,10 +92,15 @@ class CalibrationSession:
 
 
 def measure_session(
-    subject: Subject, sizes: Sizes, cache_folder: Path, effort: Effort, progress: Progress = lambda *_: None
+    subject: Subject,
+    sizes: Sizes,
+    cache_folder: Path,
+    effort: Effort,
+    progress: Progress = lambda *_: None,
+    machine: str | None = None,
 ) -> CalibrationSession:
     """Measure the plan of ``sizes`` as far as the budget goes. What is finished is kept in ``cache_folder``
-    at once.
+    at once. ``machine``: what it is called, where this process is bound to a part of it.
 
     Raises OppoError for engines that cannot be built or measured.
     """
@@ -109,11 +114,11 @@ def measure_session(
         plan = make_plan(
             bounded(sizes, bench.actor.resolved_config(), bench.scorer.resolved_config()), effort.seed
         )
-        cache = VisitCache(cache_folder, asdict(_origin(subject, bench)))
+        cache = VisitCache(cache_folder, asdict(_origin(subject, bench, machine)))
         bounds = effort.contention and isfinite(effort.budget_s)
         reserve = _CONTENTION_SHARE * effort.budget_s + 2 * building if bounds else 0.0
         visits, took = _measure_plan(bench, plan, cache, effort, start, reserve, progress)
-        origin = _origin(subject, bench)
+        origin = _origin(subject, bench, machine)
     finally:
         bench.close()
     del bench
@@ -153,9 +158,10 @@ def calibrate_to(
     cache_folder: Path,
     effort: Effort,
     progress: Progress = lambda *_: None,
+    machine: str | None = None,
 ) -> tuple[CalibrationSession, Calibration, Written]:
     """Measure, fit, and write profile, report and samples. Raises OppoError; the cache keeps what is done."""
-    session = measure_session(subject, sizes, cache_folder, effort, progress)
+    session = measure_session(subject, sizes, cache_folder, effort, progress, machine)
     samples = samples_text(session.visits, session.contention)
     calibration = calibrate_from(
         name,
@@ -331,10 +337,10 @@ def _meeting_key(meeting: Meeting, window_s: float, cores: tuple[int, ...] | Non
     return "m" + sha256(repr(content).encode()).hexdigest()
 
 
-def _origin(subject: Subject, bench: Bench) -> Origin:
+def _origin(subject: Subject, bench: Bench, machine: str | None) -> Origin:
     engine = {
         "subject": subject.to_plain(),
         "actor": bench.actor.resolved_config(),
         "scorer": bench.scorer.resolved_config(),
     }
-    return Origin(hardware(subject.device), software_versions(), engine)
+    return Origin(machine or hardware(subject.device), software_versions(), engine)

@@ -122,7 +122,7 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     trace = setups[request.policies[0]].base.replay.content_hash
     versions = software_versions() if kept is None else dict(kept[1].origin.software)
     inputs = inputs_digest(scenario, trace, request.steps, here, versions)
-    calibrating = Calibrating(request, config) if given is None and not config.lock_step else None
+    calibrating = Calibrating(request, config, here) if given is None and not config.lock_step else None
     runs: list[MeasuredRun] = []
     with RealRuns(request.beside(".runs.jsonl"), inputs) as finished:
         if kept is not None:
@@ -246,7 +246,9 @@ def _of_all(progress: Progress, round_index: int, rounds: int) -> Progress:
 class Calibrating:
     """A calibration in as many passes as there are rounds of runs."""
 
-    def __init__(self, request: ValidateRequest, config: RealConfig) -> None:
+    def __init__(self, request: ValidateRequest, config: RealConfig, machine: str) -> None:
+        """``machine``: what its hardware is called, all of it."""
+        self._machine = machine
         self.notes: tuple[str, ...] = ()
         self._request = request
         self._passes = 0
@@ -281,6 +283,7 @@ class Calibrating:
                 lambda done, total, label: progress(
                     f"calibrating, {self._passes} of {request.repeats}: {label}", done, total
                 ),
+                self._machine,
             )
         self._spent += perf_counter() - begun
         self.notes = session.notes

@@ -199,10 +199,24 @@ def test_an_interrupted_validation_goes_on(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "out" / "manifest.json").is_file()
 
 
+@pytest.mark.parametrize(
+    "on_a_core",
+    [
+        {},
+        {
+            "placement": {
+                "kind": "processes",
+                "threads": 1,
+                "cores": {"rollout": [[0]], "scoring": [[1]], "driver": [0]},
+            }
+        },
+    ],
+)
 def test_an_interrupted_validation_is_concluded_without_its_engines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on_a_core: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, out = scenario_file(tmp_path, real={**REAL, "ppo": {"enabled": True}}), str(tmp_path / "out")
+    real = {**REAL, "ppo": {"enabled": True}, **on_a_core}
+    file, out = scenario_file(tmp_path, real=real), str(tmp_path / "out")
     asked = (file, "--policies", "sequential,oppo", "--repeats", "3", "-o", out, *CALIBRATED)
     with pytest.raises(OppoError, match="that was interrupted after its first calibration"):
         run(*asked, "--no-measure")

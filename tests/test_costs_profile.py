@@ -332,6 +332,24 @@ def test_extrapolation_to_no_time_is_refused() -> None:
         built.training.stage_times(BatchShape((5,), (5,)))
 
 
+def test_a_stage_that_does_nothing_takes_none_beyond_its_table() -> None:
+    """Three microseconds, and once sixty: its line is below zero a few tokens further."""
+    data = content()
+    data["training"] = {
+        "tokens": [500, 2000, 3600],
+        "ref": [3e-6, 6.4e-5, 3e-6],
+        "update_actor": [0.1, 0.4, 0.7],
+    }
+    data["score_ref"] = None
+    built = costs_from_profile(
+        Profile.model_validate(data), context(old_log_prob="behaviour", ref=True, critic="none")
+    )
+    with pytest.warns(ProfileRangeWarning):
+        passed = built.training.stage_times(BatchShape((1900,), (2000,)))
+    assert passed.ref == 0.0
+    assert passed.update_actor == pytest.approx(0.7 + 300 * 0.3 / 1600)
+
+
 def test_missing_tables_are_refused_only_where_they_are_needed() -> None:
     data = content()
     data.pop("score_ref")

@@ -95,6 +95,12 @@ def interpolated(x: float, before: float, after: float, low: float, high: float)
     return low * (1.0 - weight) + high * weight
 
 
+def above_noise(seconds: float) -> float:
+    """Seconds on a measured line beyond its end: none where it falls below zero by less than a millisecond. A
+    stage that does nothing takes microseconds, whose line is the noise of a clock."""
+    return 0.0 if -1e-3 < seconds < 0.0 else seconds
+
+
 def inside(low: float, high: float, x: float) -> bool:
     """True for low <= x <= high up to rounding: grids that are scaled, and means of lengths, meet the ends of
     a range only up to that."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from oppo_sim.costs.context import StagesRun
-from oppo_sim.costs.formulas import inside
+from oppo_sim.costs.formulas import above_noise, inside
 from oppo_sim.costs.interface import (
     BatchShape,
     DecodeLines,
@@ -164,7 +164,7 @@ class ProfileTraining:
         def stage(name: str, measured: Sequence[float] | None) -> float:
             if measured is None:
                 return 0.0
-            seconds = linear(table.tokens, measured, tokens)
+            seconds = above_noise(linear(table.tokens, measured, tokens))
             if seconds < 0:
                 raise OppoError(
                     f"cost profile: training.{name} extrapolates to a negative time at {tokens} tokens;"

@@ -33,6 +33,7 @@ slowest_rank = rule(formulas.slowest_rank)
 stage_seconds = rule(formulas.stage_seconds)
 interpolated = rule(formulas.interpolated)
 inside = rule(formulas.inside)
+above_noise = rule(formulas.above_noise)
 
 
 @compiled
@@ -200,7 +201,7 @@ def stage_times(s: State, tokens: float, pairs: float, rollouts: float) -> None:
                 note_range(s, TRAINING_RANGE, tokens, 0.0)
             noted = True
             j = segment(tables_in(s), at, count, tokens)
-            seconds = on_segment(tables_in(s), at + j, stage.values_at + j, tokens)
+            seconds = above_noise(on_segment(tables_in(s), at + j, stage.values_at + j, tokens))
             if seconds < 0:
                 s.error = ASK_MODEL
         stage_s_in(s)[i] = stage.factor * seconds + stage.added_s

@@ -57,6 +57,64 @@ def test_a_verl_console_log_gives_our_columns(tmp_path: Path) -> None:
         assert log.frame["timing_s/testing"].notna().tolist() == [False, False, True]
 
 
+def nemo_step(step: int, gen: float, mean: float, checked_s: float = 0.0) -> str:
+    """What NeMo RL prints of a step, in the course of it and at its end."""
+    return f"""
+========================= Step {step}/50 =========================
+▶ Preparing batch...
+▶ Generating responses for batch of size 512...
+(VllmGenerationWorker pid=5889) Processed prompts: 100%|██████████| 64/64 [00:28<00:00, 2.3it/s, est. speed input: 1.0 toks/s]
+
+📊 Training Results:
+  • Loss: -0.0213
+  • Avg Reward: 0.4121
+  • Mean Generation Length: {mean:.4f}
+
+⏱️  Timing:
+  • Total step time: {gen + 10 + checked_s:.2f}s
+  • generation: {gen:.2f}s (74.1%)
+  • policy_training: 6.00s (11.2%)
+  • policy_and_reference_logprobs: 2.50s (5.0%)
+  • prepare_for_generation/total: 1.25s (3.0%)
+
+🔍 Performance Metrics:
+  • Mean Total Tokens per Sample: {mean + 90:.4f}
+  • Throughputs (per GPU):
+    - E2E (Samples/sec/gpu): 1.44
+"""
+
+
+def test_what_nemo_rl_prints_of_a_step_is_read_as_its_other_logs(tmp_path: Path) -> None:
+    path = tmp_path / "driver.log"
+    checked = """
+📊 Validation Results:
+    • Accuracy: 0.4000
+    • Average response length: 400.0 tokens
+
+⏱️  Validation Timing:
+    • Total validation time: 20.50s
+"""
+    text = (
+        nemo_step(8, 30.0, 512.0)
+        + nemo_step(9, 30.0, 512.0)
+        + nemo_step(10, 31.5, 500.25, 20.5).replace("\n📊", checked + "\n📊", 1)
+    )
+    # The last step was cut off within a number.
+    path.write_text(text + nemo_step(11, 33.5, 490.0).split("3.50s (74")[0], encoding="utf-8")
+    for log in (read_step_log(path), read_step_log(path, "nemo_rl")):
+        assert log.framework == "nemo_rl"
+        frame = log.frame[log.frame["timing_s/gen"].notna()]
+        frame = frame[frame["step"] > 8]
+        assert frame["step"].tolist() == [9, 10]
+        assert frame["timing_s/gen"].tolist() == [30.0, 31.5]
+        assert frame["timing_s/step"].tolist() == [40.0, 62.0]
+        assert frame["timing_s/old_log_prob+ref"].tolist() == [2.5, 2.5]
+        assert frame["timing_s/update_weights"].tolist() == [1.25, 1.25]
+        assert frame["response_length/mean"].tolist() == [512.0, 500.25]
+        assert frame["prompt_length/mean"].tolist() == [90.0, 90.0]
+        assert frame["timing_s/testing"].fillna(0).tolist() == [0.0, 20.5]
+
+
 def test_numpy_values_and_gzip_read_alike(tmp_path: Path) -> None:
     path = console(tmp_path / "a.log", [(1, {}), (2, {})])
     wrapped = path.read_text().replace("timing_s/gen:20.0", "timing_s/gen:np.float64(20.0)")

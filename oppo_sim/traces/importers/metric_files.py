@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors
+from oppo_sim.traces.importers.console_lists import ConsoleLists
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rows import CUT_OFF, json_values, plain_name, raw_lines
@@ -71,11 +72,18 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
 
 
 def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
-    """Figures in the output of a run: ``step:3 - a/b:1.5 - …`` or ``rollout 3: {'a/b': 1.5, …}``."""
+    """Figures in the output of a run: ``step:3 - a/b:1.5 - …``, ``rollout 3: {'a/b': 1.5, …}``, or a list of
+    them under the step's heading."""
+    lists = ConsoleLists()
     for raw in chain.from_iterable(map(_written_over, lines)):
         if len(raw) > _MOST_LINE:
             continue
         line = _COLOURS.sub("", raw.decode("utf-8", "replace"))
+        listed = lists.read(line)
+        if listed is not None:
+            if listed[1]:
+                yield listed
+            continue
         # The last number of a line without its end may have lost digits, as where a run was stopped.
         whole = len(line) if line.endswith(("\n", "\r")) else len(line) - 1
         figures: dict[str, float] = {}

@@ -84,7 +84,7 @@ def _text(value: Any) -> str | None:
 IMPORTER: Final = Importer(
     name="nemo_rl",
     aliases=("nemo",),
-    what="train_data_stepN.jsonl of the log folder; metrics: wandb, TensorBoard",
+    what="train_data_stepN.jsonl of the log folder; metrics: console, wandb, TensorBoard",
     lengths="token ids (sum of token_loss_mask), or fitted to the metrics",
     example="oppo trace import --from nemo_rl logs/exp_001/ --max-response-length 4096 -o nemo.parquet",
     patterns=("train_data_step*.jsonl",),

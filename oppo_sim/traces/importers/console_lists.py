@@ -1,0 +1,64 @@
+"""Steps that a run prints as lists, a figure a line under headings (NeMo RL's console)."""
+
+import re
+from typing import Final
+
+_STEP: Final = re.compile(r"={5,} Step (\d{1,18})(?:/\d+)? ={5,}\s*$")
+_HEADINGS: Final = (
+    "Training Results",
+    "Timing",
+    "Performance Metrics",
+    "Validation Results",
+    "Validation Timing",
+)
+_HEADING: Final = re.compile(rf"^\W*({'|'.join(_HEADINGS)}):\s*$")
+"""Other processes print in between; a line of theirs is no heading."""
+_NUMBER: Final = r"([+-]?\d{1,15}(?:\.\d{1,15})?)"
+_FIGURE: Final = re.compile(rf"•\s*([\w/ ]{{2,80}}?)\s*:\s*{_NUMBER}s?(?: \(\d+\.\d+%\))?\s*$")
+_PLACES: Final = {"Timing": "timing/train", "Validation Timing": "timing/validation"}
+"""Where figures under a heading go in the run's other logs (wandb, TensorBoard)."""
+_GENERATED: Final = "train/mean_gen_tokens_per_sample"
+_ALL: Final = "train/mean_total_tokens_per_sample"
+_PROMPT: Final = "train/mean_prompt_length"
+_NAMES: Final = {
+    ("Training Results", "Mean Generation Length"): _GENERATED,
+    ("Training Results", "Avg Reward"): "train/reward",
+    ("Timing", "Total step time"): "timing/train/total_step_time",
+    ("Validation Timing", "Total validation time"): "timing/validation/total_validation_time",
+    ("Performance Metrics", "Mean Total Tokens per Sample"): _ALL,
+}
+
+
+class ConsoleLists:
+    """Reads such lines one after another."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._heading = ""
+        self._generated: float | None = None
+
+    def read(self, line: str) -> tuple[int, dict[str, float]] | None:
+        """The step and its figures, as the run's other logs name them; none are known of most lines. None:
+        the line belongs to no list of a step, or lacks its end, so that its number may have lost digits."""
+        if (begun := _STEP.search(line)) is not None:
+            self._step, self._heading, self._generated = int(begun[1]), "", None
+            return self._step, {}
+        if self._step is None:
+            return None
+        if (titled := _HEADING.match(line)) is not None:
+            self._heading = titled[1]
+            return None
+        found = _FIGURE.search(line)
+        if found is None or not line.endswith(("\n", "\r")):
+            return None
+        name = _NAMES.get((self._heading, found[1]))
+        if name is None and self._heading in _PLACES and " " not in found[1]:
+            name = f"{_PLACES[self._heading]}/{found[1]}"
+        if name is None:
+            return self._step, {}
+        figures = {name: float(found[2])}
+        if name == _GENERATED:
+            self._generated = figures[name]
+        elif name == _ALL and self._generated is not None:
+            figures[_PROMPT] = max(0.0, figures[name] - self._generated)
+        return self._step, figures

@@ -33,7 +33,7 @@ def log_of(run: Run, folder: Path) -> StepLog:
     raw = DATA / "logs" / f"{run.source}_{run.name}.log.gz"
     path = folder / f"{run.name}.log"
     if run.log is not None:
-        return read_step_log(run.log, "verl", fields=run.fields)
+        return read_step_log(run.log, run.names, fields=run.fields)
     if raw.exists():
         path.write_bytes(gzip.decompress(raw.read_bytes()))
         return read_step_log(path, "verl")

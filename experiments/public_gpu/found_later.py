@@ -24,8 +24,10 @@ from unshipped import UNSHIPPED, unshipped_run
 
 
 def scored(runs: list[Run], folder: Path) -> tuple[list[Row], pd.DataFrame]:
-    """Rows of `runs`, unfitted and fitted; and their steps, measured and predicted unfitted."""
-    rows, steps = stage_rows(runs, folder)
+    """Rows of `runs`, unfitted where their lengths are known, and fitted; and their steps, measured and
+    predicted unfitted."""
+    known = [run for run in runs if "trace" not in run.scenario]
+    rows, steps = stage_rows(known, folder) if known else ([], pd.DataFrame())
     return rows + first_steps_rows(runs, folder), steps
 
 

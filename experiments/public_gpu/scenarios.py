@@ -358,6 +358,66 @@ def verl_mi300x(critic: bool) -> dict[str, Any]:
     }
 
 
+GEMMA_3_1B = {
+    "num_hidden_layers": 26,
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "vocab_size": 262144,
+    "tie_word_embeddings": True,
+}
+
+
+def nemo_rl_b200() -> dict[str, Any]:
+    """The scenario of a GRPO run of NeMo RL 0.5 on 8 × B200, without its trace: the configuration that its
+    log prints. vLLM 0.11 in eager mode; the reference's weights wait in the host's memory."""
+    return {
+        "format": "oppo-scenario/1",
+        "name": "nemo_rl_b200",
+        "steps": 50,
+        # Of no account: a fit rebuilds lengths from each step's mean, and no longest response is logged.
+        "trace": {"synth": {"mean": 600, "p99": 1020, "rows": 2000}, "prompt_length": 90},
+        "rollout_batch_size": 32 * 16,
+        "group_size": 16,
+        "max_prompt_length": 1024,
+        "max_response_length": 1024,
+        "rollout": {
+            "num_replicas": 8,
+            "kv_capacity_tokens": "auto",
+            "kv_block_tokens": 32,
+            "max_num_seqs": 1024,
+        },
+        "training": {
+            "num_ppo_epochs": 1,
+            "num_mini_batches": 1,
+            "micro_batch_tokens": 8192,
+            "num_gpus": 8,
+            "critic": "none",
+            "gradient_checkpointing": False,
+            "ref_param_offload": True,
+            "optimizer_offload": True,
+            "weight_sync": {"kind": "reshard", "sleep_level": 1},
+        },
+        "costs": {
+            "kind": "roofline",  # the package has no attention kernels with heads of 256
+            "device": "B200",
+            "actor_model": GEMMA_3_1B,
+            "ref_model": GEMMA_3_1B,
+            "reward_model": {"kind": "verifier"},
+            "rollout": {
+                "tensor_parallel": 1,
+                "host": host_of("sync", eager=True),
+                "gpu_memory_utilization": 0.6,
+                "sleep_mode": True,
+                "max_num_batched_tokens": 8192,
+            },
+        },
+        "policy": "sequential",
+    }
+
+
 def qwen3_8b_h20(reference: bool = True) -> dict[str, Any]:
     """The scenario of a GRPO run on 4 × H20 with NVLink, without its trace: the overrides and the resolved
     configuration beside its log. verl of September 2026. DAPO has no ``reference`` model."""

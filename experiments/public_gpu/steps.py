@@ -33,6 +33,8 @@ class Run:
     """Its console log, where that is at hand."""
     fields: dict[str, str] = field(default_factory=dict)
     """Our column → the name in that log."""
+    names: str = "verl"
+    """Whose names that log has."""
 
     @property
     def held_out(self) -> bool:
@@ -86,6 +88,8 @@ def measured_steps(steps: pd.DataFrame) -> pd.DataFrame:
 def scenario_of(run: Run, folder: Path) -> Scenario:
     """The run's scenario with its lengths."""
     folder.mkdir(parents=True, exist_ok=True)
+    if "trace" in run.scenario:  # no longest response is logged: only fits rebuild lengths without
+        return Scenario.model_validate(run.scenario)
     log = run.log or write_log(run.steps, folder / f"{run.name}.jsonl")
     return with_trace(run.scenario, log, folder)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scenarios import GEMMA_2_2B, dstack_h100, play_verl, qwen3_8b_h20, verl_2024, verl_mi300x
+from scenarios import GEMMA_2_2B, dstack_h100, nemo_rl_b200, play_verl, qwen3_8b_h20, verl_2024, verl_mi300x
 from split import UNSHIPPED_SOURCE
 from steps import STAGES, Run, measured_steps
 
@@ -29,6 +29,8 @@ class Unshipped:
     framework: str
     scenario: dict[str, Any]
     fields: dict[str, str] = field(default_factory=dict)
+    names: str = "verl"
+    """Whose names its log has."""
 
 
 _LATER_H20 = ("m20_grpo", "m20_gspo", "b_gspo", "e_drgrpo_scaled", "r1_grpo")
@@ -52,6 +54,7 @@ UNSHIPPED = {
         f"qwen3_8b_h20{run}": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20())
         for run in ("", "_drgrpo", "_aggonly", *(f"_{name}" for name in _LATER_H20))
     },
+    "nemo_rl_b200": Unshipped("8 × B200", "NeMo RL, vLLM eager", nemo_rl_b200(), names="nemo_rl"),
     "verl_mi300x_grpo": Unshipped("8 × MI300X", "verl, vLLM eager", verl_mi300x(critic=False)),
     "verl_mi300x_ppo": Unshipped("8 × MI300X", "verl, vLLM eager", verl_mi300x(critic=True)),
     "qwen3_8b_h20_dapo": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20(reference=False)),
@@ -62,7 +65,7 @@ UNSHIPPED = {
 def unshipped_run(name: str, log: Path) -> Run:
     """A run that is not shipped, from its log."""
     known = UNSHIPPED[name]
-    frame = read_step_log(log, "verl", fields=known.fields).frame
+    frame = read_step_log(log, known.names, fields=known.fields).frame
     names = {
         c.STEP: "step",
         c.LENGTH_MAX: "response_max",
@@ -81,6 +84,7 @@ def unshipped_run(name: str, log: Path) -> Run:
     if "step_s" not in steps:
         steps["step_s"] = frame[[name for name in frame if str(name).startswith("timing_s/")]].sum(axis=1)
     scenario = {**known.scenario, "name": name}
+    steps = measured_steps(steps)
     return Run(
-        UNSHIPPED_SOURCE, name, known.gpu, known.framework, measured_steps(steps), scenario, log, known.fields
+        UNSHIPPED_SOURCE, name, known.gpu, known.framework, steps, scenario, log, known.fields, known.names
     )

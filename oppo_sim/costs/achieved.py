@@ -136,6 +136,13 @@ def achieved(device: Device, given: Achievable) -> Achieved:
     return known._replace(**{name: value for name, value in given if value is not None})
 
 
+def kernels_known(device: Device, given: Achievable) -> bool:
+    """Kernels of the device, or of its architecture, were measured, or what they achieve is given."""
+    if given.gemm is not None and given.memory is not None:
+        return True
+    return _ACHIEVED.get(device.name, _GENERAL)._replace(gemm=_GENERAL.gemm) != _GENERAL
+
+
 def all_reduce(
     device: Device, given: Achievable, degree: int, link_bytes_per_s: float | None = None
 ) -> Collective:

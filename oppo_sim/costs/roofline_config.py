@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from oppo_sim.costs.achieved import kernels_known
 from oppo_sim.costs.build_roofline import rollout_engine, scoring_worker, training_group
 from oppo_sim.costs.context import CostContext, stages_run
 from oppo_sim.costs.devices import Device, find_device
@@ -49,6 +50,10 @@ class ShapedCosts(CostSection):
     @property
     def rollout_host(self) -> str | None:
         return self.rollout.host if isinstance(self.rollout.host, str) else "own"
+
+    @property
+    def device_measured(self) -> bool:
+        return kernels_known(find_device(self.device), self.rollout.achievable)
 
     @property
     def streamable(self) -> bool:

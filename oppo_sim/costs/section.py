@@ -50,6 +50,11 @@ class CostSection(Strict, ABC):
         """Host preset of the rollout engine, ``own`` for overheads given inline; None: no such thing."""
         return None
 
+    @property
+    def device_measured(self) -> bool:
+        """Kernels of the devices were measured by somebody; also where there are no devices."""
+        return True
+
     def priors(self, context: CostContext) -> tuple[Prior, ...]:
         """What is believed of the terms where nobody measured them."""
         evidence = of_stages(self.evidence, stages_run(context.training))
@@ -58,7 +63,7 @@ class CostSection(Strict, ABC):
             evidence.pop("update_weights", None)
         # An engine that is a loop in the training process, or that uses the trained weights, never sleeps.
         sleeps = context.colocated_training and self.rollout_host != "generate" and not shared
-        return priors_of(evidence, self.rollout_host, sleeps)
+        return priors_of(evidence, self.rollout_host, sleeps, self.device_measured)
 
     def point(self, context: CostContext) -> CostTerms:
         """``terms``; those that it does not state are the medians of the priors, if ``draws`` leaves it to

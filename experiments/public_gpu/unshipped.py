@@ -81,6 +81,8 @@ def unshipped_run(name: str, log: Path) -> Run:
         steps["tokens"] = (frame[c.LENGTH_MEAN] + frame[c.PROMPT_LENGTH_MEAN]) * rollouts
     if (sync := c.timing("update_weights")) in frame:  # as the others count it
         steps["gen_s"] = frame[c.timing("gen")] + frame[sync]
+    if "response_max" not in steps:  # the line is one in tokens alone
+        steps["response_max"] = known.scenario["max_response_length"]
     if "step_s" not in steps:
         steps["step_s"] = frame[[name for name in frame if str(name).startswith("timing_s/")]].sum(axis=1)
     scenario = {**known.scenario, "name": name}

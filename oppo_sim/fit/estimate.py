@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from oppo_sim.columns import TRAINING_STAGES
+from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TRAINING_STAGES
 from oppo_sim.costs.priors import Prior
 from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import NO_TERMS, CostTerms
@@ -45,6 +46,13 @@ class LogPart:
     scenario: Scenario
     features: Features
     members: tuple[Measurement, ...]
+
+    @property
+    def events(self) -> npt.NDArray[np.bool_]:
+        """Steps that validate or save, as far as the log says it."""
+        frame = self.log.frame
+        timed = [column for column in (STEP_TESTING_S, STEP_SAVE_S) if column in frame]
+        return (frame[timed] > 0).any(axis=1).to_numpy(dtype=np.bool_)
 
 
 @dataclass(frozen=True)
@@ -255,7 +263,7 @@ def _held_out(
     progress(Progress("the first steps, to judge the rest", 1, _STAGES))
     fitted, members = [], []
     for part, count in kept:
-        known, _ = with_periodic(part.members, part.features.steps, slice(0, count))
+        known, _ = with_periodic(part.members, part.features.steps, part.events, slice(0, count))
         members.append(known)
         head = slice(0, count)
         fitted.append((part.features.taken(head), [member.taken(head) for member in known]))
@@ -273,7 +281,7 @@ def _held_out(
 
 
 def _with_periodic(part: LogPart, notes: list[str]) -> LogPart:
-    members, found = with_periodic(part.members, part.features.steps, slice(None))
+    members, found = with_periodic(part.members, part.features.steps, part.events, slice(None))
     if found is not None:
         notes.append(f"{part.log.name}: {in_words(found)}")
     return replace(part, members=tuple(members))

@@ -1,5 +1,5 @@
-"""Seconds that no metric names and that come back every so many steps: checkpoints and validation that a log
-does not time."""
+"""Seconds that no metric names and that come back: checkpoints and validation that a log does not time, or
+times in part."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +13,7 @@ from oppo_sim.fit.model import OTHER, Measurement
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 _SPIKE: Final = 5.0
 """Times the usual seconds from which on a step stands out."""
@@ -35,6 +36,27 @@ class Periodic(NamedTuple):
     def at(self, steps: Ints) -> Floats:
         """Seconds more, one entry a step."""
         return np.where(steps % self.period == self.phase, self.seconds, 0.0)
+
+
+class Around(NamedTuple):
+    """Steps that validate or save, of which the log times a part: ``seconds`` more in each."""
+
+    seconds: float
+    steps: tuple[int, ...]
+    """Where it was seen."""
+
+
+def around_events(steps: Ints, seconds: Floats, whole: Floats, events: Bools) -> Around | None:
+    """What ``events``, steps that validate or save, take more than others beyond what is timed; None where
+    that is little, or there are none. The other arguments as for ``found_in``."""
+    known = np.isfinite(seconds) & np.isfinite(whole)
+    if not (known & events).any() or not (known & ~events).any():
+        return None
+    usual = float(np.median(seconds[known & ~events]))
+    more = float(np.median(seconds[known & events])) - usual
+    if more <= _LEAST_SHARE * np.median(whole[known]):
+        return None
+    return Around(more, tuple(int(step) for step in steps[known & events]))
 
 
 def found_in(steps: Ints, seconds: Floats, whole: Floats) -> Periodic | None:
@@ -63,23 +85,34 @@ def found_in(steps: Ints, seconds: Floats, whole: Floats) -> Periodic | None:
 
 
 def with_periodic(
-    members: Sequence[Measurement], steps: Ints, known: slice
-) -> tuple[list[Measurement], Periodic | None]:
+    members: Sequence[Measurement], steps: Ints, events: Bools, known: slice
+) -> tuple[list[Measurement], Periodic | Around | None]:
     """Measurements of a log whose part outside all stages holds what comes back, as seen in the steps
-    ``known``."""
-    found = None
+    ``known``. ``events``: steps that validate or save, as the log says."""
+    found: Periodic | Around | None = None
     whole = np.sum([member.seconds for member in members], axis=0)
     result = []
     for member in members:
+        added = None
         if member.column == timing(OTHER):
-            found = found_in(steps[known], member.seconds[known], whole[known])
-        added = found.at(steps) if member.column == timing(OTHER) and found is not None else None
+            seen = steps[known], member.seconds[known], whole[known]
+            found = around_events(*seen, events[known]) or found_in(*seen)
+            if isinstance(found, Around):
+                added = np.where(events, found.seconds, 0.0)
+            elif found is not None:
+                added = found.at(steps)
         result.append(replace(member, added=added))
     return result, found
 
 
-def in_words(periodic: Periodic) -> str:
+def in_words(periodic: Periodic | Around) -> str:
     """One sentence for the user."""
+    if isinstance(periodic, Around):
+        named = ", ".join(map(str, periodic.steps[:3])) + (", …" if len(periodic.steps) > 3 else "")
+        return (
+            f"steps that validate or save ({named}) take {periodic.seconds:.3g} s more that no metric names:"
+            " predicted in such steps, and left out of the written scenario"
+        )
     first = ", ".join(map(str, periodic.steps[:3]))
     return (
         f"one step in {periodic.period} ({first}, …) takes {periodic.seconds:.3g} s that no metric names,"

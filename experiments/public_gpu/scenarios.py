@@ -127,6 +127,17 @@ def gpg(device: str) -> dict[str, Any]:
     }
 
 
+def _eager_engine(tensor_parallel: int, share: float) -> dict[str, Any]:
+    """The engine of a trainer with vLLM in its own processes, in eager mode; ``share`` of the memory."""
+    return {
+        "tensor_parallel": tensor_parallel,
+        "host": host_of("sync", eager=True),
+        "gpu_memory_utilization": share,
+        "sleep_mode": True,
+        "max_num_batched_tokens": 8192,
+    }
+
+
 def dstack_h100() -> dict[str, Any]:
     """The scenario of a PPO run with a critic on two nodes of 8 × H100, without its trace: the configuration
     that its log prints, and the fleet and task files beside it (Lambda, 400 Gb/s a GPU between nodes)."""
@@ -157,13 +168,7 @@ def dstack_h100() -> dict[str, Any]:
             "actor_model": "Qwen/Qwen2.5-7B-Instruct",
             "critic_model": "Qwen/Qwen2.5-7B-Instruct",
             "reward_model": {"kind": "verifier"},
-            "rollout": {
-                "tensor_parallel": 1,
-                "host": host_of("sync", eager=True),
-                "gpu_memory_utilization": 0.4,
-                "sleep_mode": True,
-                "max_num_batched_tokens": 8192,
-            },
+            "rollout": _eager_engine(1, 0.4),
         },
         "policy": "sequential",
     }
@@ -214,13 +219,7 @@ def verl_2024(
             "critic_model": model,
             "ref_model": model,
             "reward_model": {"kind": "verifier"},
-            "rollout": {
-                "tensor_parallel": gpus,
-                "host": host_of("sync", eager=True),
-                "gpu_memory_utilization": 0.4,
-                "sleep_mode": True,
-                "max_num_batched_tokens": 8192,
-            },
+            "rollout": _eager_engine(gpus, 0.4),
         },
         "policy": "sequential",
     }
@@ -286,13 +285,7 @@ def play_verl(name: str) -> dict[str, Any]:
             "device": "H100",
             **models,
             "reward_model": {"kind": "verifier"},
-            "rollout": {
-                "tensor_parallel": replica,
-                "host": host_of("sync", eager=True),
-                "gpu_memory_utilization": share,
-                "sleep_mode": True,
-                "max_num_batched_tokens": 8192,
-            },
+            "rollout": _eager_engine(replica, share),
         },
         "policy": "sequential",
     }
@@ -346,13 +339,7 @@ def verl_mi300x(critic: bool) -> dict[str, Any]:
             "device": "MI300X",
             **models,
             "reward_model": {"kind": "verifier"},
-            "rollout": {
-                "tensor_parallel": replica,
-                "host": host_of("sync", eager=True),
-                "gpu_memory_utilization": share,
-                "sleep_mode": True,
-                "max_num_batched_tokens": 8192,
-            },
+            "rollout": _eager_engine(replica, share),
         },
         "policy": "sequential",
     }
@@ -406,13 +393,7 @@ def nemo_rl_b200() -> dict[str, Any]:
             "actor_model": GEMMA_3_1B,
             "ref_model": GEMMA_3_1B,
             "reward_model": {"kind": "verifier"},
-            "rollout": {
-                "tensor_parallel": 1,
-                "host": host_of("sync", eager=True),
-                "gpu_memory_utilization": 0.6,
-                "sleep_mode": True,
-                "max_num_batched_tokens": 8192,
-            },
+            "rollout": _eager_engine(1, 0.6),
         },
         "policy": "sequential",
     }

@@ -41,13 +41,13 @@ class Measurement:
     """NaN where it was not logged."""
     share: float
     """Of the step, median."""
-    cold_s: float = 0.0
-    """Seconds of a step of which a first step takes a notable part for this metric, which otherwise takes
-    hardly any; 0: no such first step."""
     untold: bool = False
     """Of an unknown part of the batch."""
     added: Floats | None = None
     """Seconds of each step that are known to come on top (``periodic``)."""
+    cold_s: float = 0.0
+    """Seconds of a step of which a first step takes a notable part for this metric, which otherwise takes
+    hardly any; 0: no such first step."""
 
     def taken(self, rows: npt.NDArray[np.bool_] | slice) -> "Measurement":
         """Some of the steps."""

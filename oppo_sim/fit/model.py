@@ -95,7 +95,7 @@ def measurements_of(log: StepLog, number: int, features: Features) -> list[Measu
         covered = tuple(stage for stage in stages if stage in running) or stages
         named.update(stages)
         untold = features.untold and bool(_UPDATES & set(covered))
-        found.append(Measurement(column, covered, number, seconds, _share(seconds, whole), untold))
+        found.append(Measurement(column, covered, number, seconds, _share(seconds, whole), untold=untold))
     if whole is not None and left is not None:
         rest = (*sorted(running - named), OTHER)
         typical = float(np.nanmedian(left)) if np.any(np.isfinite(left)) else float("nan")

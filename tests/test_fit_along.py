@@ -87,6 +87,22 @@ def test_what_a_validation_takes_beyond_its_own_seconds_is_predicted_from_one(
     assert result.point.other_s == pytest.approx(0.7, rel=0.15)
 
 
+def test_a_slow_first_step_that_validates_says_nothing_of_other_validations(
+    plain: Path, tmp_path: Path
+) -> None:
+    checked = {1: 44.0, 20: 30.0}
+    log = with_step_seconds(plain, tmp_path / "first.log", checked)
+    lines = log.read_text(encoding="utf-8").splitlines()
+    for step in checked:
+        lines[step - 1] += " - timing_s/testing:np.float64(30.0)"
+    log.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    result = fit(log, fit_scenario(), fit_steps=15, draws=200)
+    (held,) = result.held_out
+    step = next(each for each in held.judgements if each.column == TIMING_STEP)
+    assert step.model.worst < 0.1
+    assert not any("validate or save" in note for note in result.notes)
+
+
 def test_drift_is_told_in_words(plain: Path, tmp_path: Path) -> None:
     log = slower(plain, tmp_path / "slow.log", 1.4, range(20, 31))
     result = fit(log, fit_scenario(), draws=200, fit_steps=STEPS)

@@ -49,10 +49,10 @@ class LogPart:
 
     @property
     def events(self) -> npt.NDArray[np.bool_]:
-        """Steps that validate or save, as far as the log says it."""
+        """Steps that validate or save, as the log says; not first ones, which take longer anyway."""
         frame = self.log.frame
         timed = [column for column in (STEP_TESTING_S, STEP_SAVE_S) if column in frame]
-        return (frame[timed] > 0).any(axis=1).to_numpy(dtype=np.bool_)
+        return (frame[timed] > 0).any(axis=1).to_numpy(dtype=np.bool_) & ~self.features.cold
 
 
 @dataclass(frozen=True)

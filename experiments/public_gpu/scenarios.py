@@ -442,6 +442,43 @@ def qwen3_8b_h20(reference: bool = True) -> dict[str, Any]:
     return scenario
 
 
+def econ_lora(samples: int) -> dict[str, Any]:
+    """The scenario of one of nine verl runs (0.6.1, vLLM 0.8.5 eager) that train a LoRA adapter of
+    Qwen2.5-7B-Instruct on two prompts a step, without its trace: the configuration that its log prints. All
+    weights are taken to be trained, since adapters are not modelled, and the device, which no log names, to
+    be an A100 of 80 GB."""
+    return {
+        "format": "oppo-scenario/1",
+        "name": "econ_lora",
+        "rollout_batch_size": 2 * samples,
+        "group_size": samples,
+        "max_prompt_length": 1536,
+        "max_response_length": 128,
+        "rollout": {"num_replicas": 1, "kv_capacity_tokens": "auto", "max_num_seqs": max(2, samples)},
+        "training": {
+            "num_ppo_epochs": 1,
+            "num_mini_batches": 1,
+            "micro_batch_tokens": 4096,
+            "remove_padding": False,
+            "num_gpus": 1,
+            "gradient_checkpointing": True,
+            "param_offload": True,
+            "optimizer_offload": True,
+            "ref": False,
+            "critic": "none",
+            "weight_sync": {"kind": "reshard", "sleep_level": 1},
+        },
+        "costs": {
+            "kind": "composed",
+            "device": "A100-80",
+            "actor_model": "Qwen/Qwen2.5-7B-Instruct",
+            "reward_model": {"kind": "verifier"},
+            "rollout": _eager_engine(1, 0.7),
+        },
+        "policy": "sequential",
+    }
+
+
 def host_of(mode: str, eager: bool) -> str:
     """The host preset of vLLM under verl, from `rollout.mode` and `rollout.enforce_eager`."""
     if eager:

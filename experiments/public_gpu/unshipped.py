@@ -4,7 +4,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scenarios import GEMMA_2_2B, dstack_h100, nemo_rl_b200, play_verl, qwen3_8b_h20, verl_2024, verl_mi300x
+from scenarios import (
+    GEMMA_2_2B,
+    dstack_h100,
+    econ_lora,
+    nemo_rl_b200,
+    play_verl,
+    qwen3_8b_h20,
+    verl_2024,
+    verl_mi300x,
+)
 from split import UNSHIPPED_SOURCE
 from steps import STAGES, Run, measured_steps
 
@@ -33,6 +42,7 @@ class Unshipped:
     """Whose names its log has."""
 
 
+_ECON = ("300", "v2", "v3", "v4", "v5", "v6", "v9", "first", "four")
 _LATER_H20 = ("m20_grpo", "m20_gspo", "b_gspo", "e_drgrpo_scaled", "r1_grpo")
 _QWEN, _UNSAID = "Qwen/Qwen2.5-0.5B-Instruct", "of 80 GB, not said which"
 UNSHIPPED = {
@@ -57,6 +67,12 @@ UNSHIPPED = {
     "nemo_rl_b200": Unshipped("8 × B200", "NeMo RL, vLLM eager", nemo_rl_b200(), names="nemo_rl"),
     "verl_mi300x_grpo": Unshipped("8 × MI300X", "verl, vLLM eager", verl_mi300x(critic=False)),
     "verl_mi300x_ppo": Unshipped("8 × MI300X", "verl, vLLM eager", verl_mi300x(critic=True)),
+    **{
+        f"econ_lora_{run}": Unshipped(
+            "1, not said which", "verl, vLLM eager", econ_lora(4 if run == "four" else 1)
+        )
+        for run in _ECON
+    },
     "qwen3_8b_h20_dapo": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20(reference=False)),
 }
 """By name; where their logs are stands in data/README.md."""

@@ -1,7 +1,14 @@
 """What libraries say on their own, kept out of what a command says."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+def quiet_torch() -> None:
+    """No warnings of torch's own kernels on the terminal, where they tear a progress line. It is read when
+    torch is loaded, so before that."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 @contextmanager

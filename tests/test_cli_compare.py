@@ -151,6 +151,8 @@ def test_a_policy_of_ones_own_is_called_by_its_class(oppo: Oppo, monkeypatch: py
     assert any(line.split()[:1] == [name] for line in swept.splitlines())
     both = policy_names(["a.py:One", "b.py:One", "c.py:Two", "oppo"])
     assert list(both.values()) == ["a.py:One", "b.py:One", "Two", "oppo"]
+    labels = policy_names(["c.py:Two:extra=3", "oppo:chunk_size=4:overcommit=1"])
+    assert list(labels.values()) == ["Two:extra=3", "oppo:chunk_size=4:overcommit=1"]
 
 
 def test_without_attribution_nothing_is_replayed(oppo: Oppo, simulated: list[RunRequest]) -> None:

@@ -19,6 +19,7 @@ from oppo_sim.comparison.plan import baseline_of, plan_comparison
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.progress import unheard
+from oppo_sim.run_folder import read_run_folder
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.statistics import interval, ratio_interval
 from oppo_sim.scenario import build
@@ -137,6 +138,52 @@ def test_what_cannot_be_compared_is_refused(
         compare(tiny, policies, **changes)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+# ---- settings in a label ----------------------------------------------------------------------------------
+
+
+def test_one_policy_is_compared_under_several_settings(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from oppo_sim import Policy\n\nclass Mine(Policy):\n    extra: int = 1\n\n"
+        "    def plan(self, pool):\n        return self.refill(pool, overcommit=self.extra, chunk_size=8)\n"
+    )
+    scenario = write_scenario(tmp_path)
+    labels = ["oppo", "oppo:chunk_size=3:overcommit=3", "oppo:overcommit=0", "mine.py:Mine"]
+    labels.append("mine.py:Mine:extra=3")
+    found = compare(scenario, labels, seeds=2, folder=tmp_path / "out", figures=False)
+    assert [name for name in found.table.index if not name.startswith(BASELINE)] == labels
+    own = dict(load_scenario(scenario).policy.settings)
+    settings = [own, own | {"chunk_size": 3, "overcommit": 3}, own | {"overcommit": 0}, {}, {"extra": 3}]
+    for label, given in zip(labels, settings, strict=True):
+        policy = "mine.py:Mine" if label.startswith("mine") else "oppo"
+        runs = [
+            simulate(scenario, policy=policy, policy_settings=given, seed=seed).step_s for seed in range(2)
+        ]
+        assert found.table.loc[label, c.STEP_S] == pytest.approx(np.mean(runs)), label
+        assert [simulate(scenario, policy=label, seed=seed).step_s for seed in range(2)] == runs
+    assert found.table.loc["oppo", c.STEP_S] != found.table.loc["oppo:overcommit=0", c.STEP_S]
+    manifest = read_run_folder(tmp_path / "out").manifest
+    assert manifest["policies"] == labels
+    assert list(manifest["policy_settings"].values()) == settings
+
+
+@pytest.mark.parametrize(
+    ("label", "sentence"),
+    [
+        ("oppo:chunk_size=", "chunk_size"),
+        ("=3", "name:setting=value"),
+        ("oppo:chunk_size=3:4", "name:setting=value"),
+        ("oppo:chunk=3", "chunk"),
+        ("oppo:chunk_size=zero", "chunk_size"),
+        ("oppi:chunk_size=3", "unknown policy 'oppi'"),
+    ],
+)
+def test_what_is_no_setting_is_refused(tiny: Path, label: str, sentence: str) -> None:
+    for asked in (lambda: compare(tiny, [label]), lambda: simulate(tiny, policy=label)):
+        with pytest.raises(OppoError) as refused:
+            asked()
+        assert sentence in str(refused.value) and "\n" not in str(refused.value)
 
 
 # ---- baselines ---------------------------------------------------------------------------------------------

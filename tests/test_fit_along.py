@@ -11,7 +11,7 @@ from scipy.signal import lfilter
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.drifting import CHANGE, CHANGES, RETURN, Ahead, Residuals, drawn_drift, walks_of_run
+from oppo_sim.fit.drifting import CHANGE, CHANGES, LASTS, RETURN, Ahead, Residuals, drawn_drift, walks_of_run
 from oppo_sim.fit.periodic import found_in
 from oppo_sim.fit.sources import open_log
 from oppo_sim.fit.trends import lasting_change
@@ -268,19 +268,29 @@ def test_a_walk_returns_to_the_model() -> None:
     assert spread[1] < 1.6 * spread[0]
 
 
-def test_intervals_hold_as_often_as_they_say_where_logs_are_as_believed() -> None:
+@pytest.mark.parametrize("steps", [95, 615])
+def test_intervals_hold_as_often_as_they_say_where_logs_are_as_believed(steps: int) -> None:
     """Walks and changes of level as often and as large as they are taken to be. Where no level changes, more."""
     generator = np.random.default_rng(4)
     inside = []
     for _ in range(60):
         ratio = 0.02 * np.exp(2.0 * generator.standard_normal())
-        changes = generator.random(95) < generator.gamma(CHANGES[0], CHANGES[1] / CHANGES[0])
-        innovations = 0.02 * np.sqrt(ratio) * generator.standard_normal(95)
+        changes = generator.random(steps) < generator.gamma(CHANGES[0], CHANGES[1] / CHANGES[0])
+        innovations = 0.02 * np.sqrt(ratio) * generator.standard_normal(steps)
         walk = lfilter([1.0], [1.0, -np.exp(-1.0 / RETURN)], innovations)
-        walk = walk + np.cumsum(CHANGE * changes * generator.standard_normal(95))
-        seconds = walk + 0.02 * generator.standard_normal(95)
-        drift = drawn(seconds[:15], (np.arange(80) + 1.0).tolist())[:1000]
+        for begin in np.flatnonzero(changes):
+            walk[begin : begin + round(generator.exponential(LASTS))] += CHANGE * generator.standard_normal()
+        seconds = walk + 0.02 * generator.standard_normal(steps)
+        drift = drawn(seconds[:15], (np.arange(steps - 15) + 1.0).tolist())[:1000]
         noisy = drift + 0.02 * generator.standard_normal(drift.shape)
         low, high = np.percentile(noisy, (2.5, 97.5), axis=0)
         inside.append(np.mean((low <= seconds[15:]) & (seconds[15:] <= high)))
     assert 0.9 <= np.mean(inside) <= 0.98
+
+
+def test_a_thousand_steps_ahead_is_little_less_certain_than_three_hundred() -> None:
+    """A change of level ends: nothing moves away for ever, and nobody must doubt so."""
+    quiet = 0.01 * np.random.default_rng(2).standard_normal(15)
+    near, far, further = (width(drawn(quiet, [after])) for after in (30.0, 300.0, 1000.0))
+    assert near < far
+    assert further < 1.15 * far

@@ -125,10 +125,10 @@ def step_seconds(
     from oppo_real.config import real_config
     from oppo_real.validate.compare import mean_seconds
     from oppo_real.validate.predict import predict
-    from oppo_real.validate.variants import variant_of
+    from oppo_sim.scenario.policy_label import labelled_policy
 
     scenario = scenario_of(configuration)
-    variant = variant_of(scenario, configuration.policy["name"])
+    variant = labelled_policy(scenario, configuration.policy["name"])
     views = predict(scenario, real_config(scenario), variant, configuration.steps, profile, runs[0])
     warm = configuration.warmup_steps
     return mean_seconds([views], "step", warm), mean_seconds([run.views for run in runs], "step", warm)
@@ -242,7 +242,7 @@ def _chosen(
 def _run(jobs: Sequence[Job], journals: "Mapping[str, RealRuns]", budget_s: float) -> int:
     """Runs what the journals lack while the budget holds; returns how many are left."""
     from oppo_real.validate.measure import Turn, measure_runs
-    from oppo_real.validate.variants import variant_of
+    from oppo_sim.scenario.policy_label import labelled_policy
 
     begun = perf_counter()
     took: dict[str, float] = {}
@@ -261,7 +261,7 @@ def _run(jobs: Sequence[Job], journals: "Mapping[str, RealRuns]", budget_s: floa
         scenario = scenario_of(one)
         (run,) = measure_runs(
             scenario,
-            {turn.policy: variant_of(scenario, turn.policy)},
+            {turn.policy: labelled_policy(scenario, turn.policy)},
             [turn],
             one.steps,
             journals[one.name],

@@ -42,7 +42,8 @@ class Unshipped:
     """Whose names its log has."""
 
 
-_ECON = ("300", "v2", "v3", "v4", "v5", "v6", "v9", "first", "four")
+_ECON = {**dict.fromkeys(("300", "v2", "v3", "v4", "v5", "v6", "v9", "first"), 1), "four": 4}
+"""Run → samples a prompt."""
 _LATER_H20 = ("m20_grpo", "m20_gspo", "b_gspo", "e_drgrpo_scaled", "r1_grpo")
 _QWEN, _UNSAID = "Qwen/Qwen2.5-0.5B-Instruct", "of 80 GB, not said which"
 UNSHIPPED = {

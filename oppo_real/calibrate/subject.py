@@ -116,6 +116,7 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench
 
     from oppo_real.calibrate.bench import Bench
     from oppo_real.engines.interface import Sampling
+    from oppo_real.placement.cores import set_threads
     from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer, require_engine
     from oppo_real.run.models import build_training, prepare_models
 
@@ -123,7 +124,7 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench
     for engine in ("torch", config.engine, config.scorer):
         require_engine(engine)
     if subject.threads is not None:
-        torch.set_num_threads(subject.threads)
+        set_threads(subject.threads)
     with ExitStack() as opening:
         folder = Path(opening.enter_context(TemporaryDirectory(prefix="oppo-models-")))
         models = prepare_models(config, subject.seed, sizes.max_length, folder, with_ref)
@@ -178,7 +179,7 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench
             scorer_busy=_busy_of(config.devices.scoring[0]),
             scorer_with_ref=scorer_with_ref,
             inline=config.placement.kind == "inline",
-            enter_thread=partial(torch.set_num_threads, torch.get_num_threads()),
+            enter_thread=partial(set_threads, torch.get_num_threads()),
             close=opening.pop_all().close,
         )
 

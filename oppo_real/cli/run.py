@@ -49,8 +49,8 @@ def command(
     from oppo_real.placement.engines import require_engine
     from oppo_sim.cli.present import show_run
     from oppo_sim.errors import OppoError
-    from oppo_sim.scenario.build import policy_settings_of
     from oppo_sim.scenario.load import load_scenario
+    from oppo_sim.scenario.policy_label import scenario_under
 
     require_engine("torch")
     from oppo_real.run.folder import RealRequest, run_to_folder
@@ -62,16 +62,16 @@ def command(
             f"{loaded.source} has no real section, which says what to run on: add real: with models and"
             " devices (docs/real.md), or give --set real.engine=torch for tiny models on this machine's CPU"
         )
-    name = policy or loaded.policy.name
-    settings = policy_settings_of(loaded, name)
-    setup = build_real_setup(loaded, policy=name, settings=settings, steps=steps, seed=seed)
-    run = f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.base.seed}-real"
+    named = policy or loaded.policy.name
+    loaded, name = scenario_under(loaded, named)
+    setup = build_real_setup(loaded, policy=name, steps=steps, seed=seed)
+    run = f"{options.safe_name(loaded.name)}-{options.safe_name(named)}-seed{setup.base.seed}-real"
     folder = output or Path("runs") / run
     if not resume:
         options.refuse_taken(folder, force)
     first = min(setup.base.warmup_steps, setup.base.steps - 1)
     shown = timeline or (first, min(first + 2, setup.base.steps - 1))
-    title = f"{loaded.name}: {name}"
+    title = f"{loaded.name}: {named}"
     with progress_bar(title, setup.base.steps, as_json) as (bar, task):
 
         def progress(done: int, row: Mapping[str, Any]) -> None:

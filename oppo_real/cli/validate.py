@@ -81,12 +81,13 @@ def command(
     """
     from oppo_real.placement.engines import require_engine
     from oppo_sim.scenario.load import load_scenario
+    from oppo_sim.scenario.policy_label import labelled_policy
 
     require_engine("torch")
     from oppo_real.calibrate.session import Effort
     from oppo_real.validate.present import show
     from oppo_real.validate.session import ValidateRequest, check_before, validate
-    from oppo_real.validate.variants import variant_of, variants_of_search
+    from oppo_real.validate.variants import variants_of_search
     from oppo_real.validate.write import write_validation
     from oppo_sim.errors import OppoError
 
@@ -112,7 +113,7 @@ def command(
         chosen = variants_of_search(loaded, from_tune)
     else:
         labels = options.policies(DEFAULT if policies is None else policies)
-        chosen = tuple(variant_of(loaded, label) for label in labels)
+        chosen = tuple(labelled_policy(loaded, label) for label in labels)
     effort = Effort(
         repeats=3 if budget_s is None else 5,
         budget_s=inf if budget_s is None else budget_s,

@@ -13,6 +13,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from oppo_real.quiet import quiet_torch
 from oppo_sim.errors import OppoError
 
 _BREAKERS = ("torchvision", "torchaudio", "torchcodec")
@@ -86,7 +87,7 @@ def _quiet() -> None:
     its log before it has set one up, names that torch will drop, and on a CPU where memory is bound."""
     logging.getLogger("vllm").addHandler(logging.NullHandler())
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"vllm\b")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded
+    quiet_torch()
 
 
 def probe_vllm() -> VllmFeatures:

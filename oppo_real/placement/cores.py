@@ -30,12 +30,21 @@ def check_cores(cores: Sequence[int], where: str) -> None:
 
 def bind(cores: Sequence[int] | None, threads: int | None) -> None:
     """Bind this process to cores (None: as it is) and give torch so many threads (None: as it has)."""
-    import torch
-
     if cores is not None:
         os.sched_setaffinity(0, cores)
     if threads is not None:
-        torch.set_num_threads(threads)
+        set_threads(threads)
+
+
+def set_threads(threads: int) -> None:
+    """Give torch so many threads, here and in what it begins later.
+
+    vLLM on a CPU puts a function that does nothing in the place of ``torch.set_num_threads``: another thread
+    of Python would then count the machine's cores, and vLLM ends where it and torch count differently.
+    """
+    import torch
+
+    torch._C.set_num_threads(threads)
 
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4

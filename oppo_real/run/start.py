@@ -13,8 +13,8 @@ from oppo_sim.manifest import run_manifest
 from oppo_sim.results.sinks import FrameSink, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
-from oppo_sim.scenario.build import policy_settings_of
 from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.policy_label import scenario_under
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def run_real(
     Raises OppoError for anything that cannot run, and for a worker that fails.
     """
     loaded = load_scenario(scenario, overrides) if isinstance(scenario, str) else scenario
-    setup = build_real_setup(loaded, policy=policy, steps=steps, seed=seed)
+    loaded, name = scenario_under(loaded, policy or loaded.policy.name)
+    setup = build_real_setup(loaded, policy=name, steps=steps, seed=seed)
     frames = FrameSink()
     done = execute(setup, frames, timeline=timeline, progress=progress)
     table = frames.steps()
@@ -128,9 +129,7 @@ def real_manifest(setup: RealSetup, resolved: Mapping[str, Any]) -> dict[str, An
     """Provenance of a measured run."""
     from importlib.metadata import PackageNotFoundError, version
 
-    manifest = run_manifest(
-        setup.base, setup.policy_name, policy_settings_of(setup.base.scenario, setup.policy_name)
-    )
+    manifest = run_manifest(setup.base, setup.policy_name)
     found = {}
     for package in PACKAGES:
         try:

@@ -15,15 +15,16 @@ from pydantic import TypeAdapter
 
 from oppo_real.calibrate.cache import without_volatile
 from oppo_real.config import RealConfig
+from oppo_real.placement.cores import set_threads
 from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import execute
-from oppo_real.validate.variants import Variant
 from oppo_real.validate.views import StepView, views_of
 from oppo_sim import columns as c
 from oppo_sim.draws import draw_uniform, stream_key
 from oppo_sim.errors import OppoError
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.runs.journal import Entry, Journal
+from oppo_sim.scenario.policy_label import LabelledPolicy
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def inputs_digest(
 
 def measure_runs(
     scenario: Scenario,
-    variants: Mapping[str, Variant],
+    variants: Mapping[str, LabelledPolicy],
     turns: Sequence[Turn],
     steps: int,
     finished: RealRuns,
@@ -184,7 +185,7 @@ def measure_runs(
 
 def _measure(
     scenario: Scenario,
-    variant: Variant,
+    variant: LabelledPolicy,
     turn: Turn,
     steps: int,
     progress: Callable[[int], None],
@@ -239,7 +240,7 @@ def own_cores_kept(cores: Sequence[int] | None = None) -> Iterator[None]:
     finally:
         if before is not None:
             os.sched_setaffinity(0, before)
-        torch.set_num_threads(threads)
+        set_threads(threads)
 
 
 def cores_of(config: RealConfig) -> tuple[int, ...]:

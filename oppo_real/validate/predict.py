@@ -10,7 +10,6 @@ from typing import Any
 from oppo_real.config import RealConfig
 from oppo_real.engines.interface import PrefixCaching, prefix_caching
 from oppo_real.validate.measure import MeasuredRun
-from oppo_real.validate.variants import Variant
 from oppo_real.validate.views import StepView, views_of
 from oppo_sim.costs.build_profile import costs_from_profile
 from oppo_sim.costs.context import CostContext
@@ -22,6 +21,7 @@ from oppo_sim.one_run import run_setup
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.rewards import BatchRewards, SeriesRewards
 from oppo_sim.scenario.build import Setup, build_setup, machine_of
+from oppo_sim.scenario.policy_label import LabelledPolicy
 from oppo_sim.scenario.schema import Scenario
 
 
@@ -91,7 +91,7 @@ def check_places(scenario: Scenario, config: RealConfig) -> None:
 def predict(
     scenario: Scenario,
     config: RealConfig,
-    variant: Variant,
+    variant: LabelledPolicy,
     steps: int,
     profile: Profile | None,
     run: MeasuredRun,

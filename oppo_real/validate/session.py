@@ -32,10 +32,10 @@ from oppo_real.validate.resample import (
     spread_of_moments,
     spread_of_runs,
 )
-from oppo_real.validate.variants import Variant
 from oppo_sim.costs.profile import Profile, load_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import beside
+from oppo_sim.scenario.policy_label import LabelledPolicy
 from oppo_sim.scenario.schema import Scenario
 
 CHANGED: Final = 0.1
@@ -57,7 +57,7 @@ class ValidateRequest:
     """What to validate, and where it may keep what is finished."""
 
     scenario: Scenario
-    variants: tuple[Variant, ...]
+    variants: tuple[LabelledPolicy, ...]
     """Speed-ups are against the first."""
     repeats: int
     steps: int

@@ -1,9 +1,7 @@
-"""Which runs a validation compares: a policy of the scenario, or one with settings of its own
-(``intra:chunk_size=48``)."""
+"""Which runs a validation of a search compares."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +11,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.scenario.build import policy_settings_of
 from oppo_sim.scenario.load import load_scenario
-from oppo_sim.scenario.yaml_text import parse_yaml
+from oppo_sim.scenario.policy_label import LabelledPolicy, labelled_policy
 from oppo_sim.sweep.ranking import OK
 from oppo_sim.sweep.resolve import POLICY_NAME
 from oppo_sim.tables import read_table
@@ -35,34 +33,7 @@ _SAME: Final = (
 """Sections that a search leaves as they are, and that decide what is best."""
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A policy under settings."""
-
-    label: str
-    """As tables and the journal of finished runs have it: name, then settings, with colons."""
-    policy: str
-    settings: Mapping[str, Any]
-
-
-def variant_of(scenario: "Scenario", label: str) -> Variant:
-    """A policy's name, or ``name:setting=value:…``: what it has in the scenario with these over it.
-
-    Raises OppoError for what is neither; the settings are checked where the run is built.
-    """
-    parts = label.split(":")
-    # A policy of a user's own has a colon in its name: path/to/file.py:ClassName.
-    first = next((place for place, part in enumerate(parts) if "=" in part), len(parts))
-    policy, given = ":".join(parts[:first]), {}
-    for part in parts[first:]:
-        name, equals, text = part.partition("=")
-        if not (policy and name and equals):
-            raise OppoError(f"policy '{label}': write settings as name:setting=value, as intra:chunk_size=48")
-        given[name] = parse_yaml(text, f"policy '{label}'")
-    return Variant(label, policy, policy_settings_of(scenario, policy) | given)
-
-
-def variants_of_search(scenario: "Scenario", folder: Path) -> tuple[Variant, ...]:
+def variants_of_search(scenario: "Scenario", folder: Path) -> tuple[LabelledPolicy, ...]:
     """The baseline, the three settings that a search (``oppo tune``) ranks first, its choice before all, the
     one in the middle of the rest and the last one. Of settings of one policy that ran within 1 % of each
     other, which repeats would hardly tell apart, the one that it ranks first, unless too few are left.
@@ -104,13 +75,13 @@ def variants_of_search(scenario: "Scenario", folder: Path) -> tuple[Variant, ...
         )
     rest = settings[FIRST:]
     others = [rest[(len(rest) - 1) // 2], rest[-1]] if len(rest) > 1 else rest
-    return (variant_of(scenario, BASELINE), *settings[:FIRST], *others)
+    return (labelled_policy(scenario, BASELINE), *settings[:FIRST], *others)
 
 
-def _told_apart(ranked: Sequence[tuple[Variant, float]], apart: float) -> list[Variant]:
+def _told_apart(ranked: Sequence[tuple[LabelledPolicy, float]], apart: float) -> list[LabelledPolicy]:
     """Of settings and what each loses to the best, in order, those that are further than ``apart`` from all
     of their policy that were taken before them."""
-    kept: list[tuple[Variant, float]] = []
+    kept: list[tuple[LabelledPolicy, float]] = []
     for one, regret in ranked:
         if all(one.policy != other.policy or abs(regret - lost) > apart for other, lost in kept):
             kept.append((one, regret))
@@ -141,7 +112,7 @@ def _refuse_other(scenario: "Scenario", folder: Path) -> None:
             )
 
 
-def _of_trial(scenario: "Scenario", row: Mapping[str, Any], fields: Sequence[str]) -> Variant:
+def _of_trial(scenario: "Scenario", row: Mapping[str, Any], fields: Sequence[str]) -> LabelledPolicy:
     policy, given = str(row[POLICY_NAME]), {}
     for field in fields:
         value = row[field]
@@ -153,4 +124,4 @@ def _of_trial(scenario: "Scenario", row: Mapping[str, Any], fields: Sequence[str
             value = int(value)
         given[field.removeprefix(_POLICY)] = value
     shown = [f"{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
-    return Variant(":".join([policy, *shown]), policy, policy_settings_of(scenario, policy) | given)
+    return LabelledPolicy(":".join([policy, *shown]), policy, policy_settings_of(scenario, policy) | given)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 @click.option(
     "--policies",
     help=(
-        "Comma-separated (oppo scenario policies). Default: sequential, rollout-overlap, intra, inter, oppo"
-        " and the scenario's own."
+        "Comma-separated (oppo scenario policies); oppo:chunk_size=256:overcommit=8 has settings of its own."
+        " Default: sequential, rollout-overlap, intra, inter, oppo and the scenario's own."
     ),
 )
 @click.option(

@@ -129,7 +129,8 @@ class StepRange(click.ParamType[tuple[int, int]]):
 
 POLICY = click.option(
     "--policy",
-    help="Policy instead of the scenario's: a name (oppo scenario policies), or path/to/file.py:ClassName.",
+    help="Policy instead of the scenario's: a name (oppo scenario policies), or path/to/file.py:ClassName."
+    " oppo:chunk_size=256 has a setting of its own.",
 )
 TIMELINE = click.option(
     "--timeline", type=StepRange(), help="Steps on the timeline. Default: the three after the warm-up."

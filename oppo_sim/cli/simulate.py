@@ -43,21 +43,22 @@ def command(
     """
     from oppo_sim.cli.present import show_run
     from oppo_sim.runs.machine import machine_of
-    from oppo_sim.scenario.build import build_setup, policy_settings_of
+    from oppo_sim.scenario.build import build_setup
     from oppo_sim.scenario.load import load_scenario
+    from oppo_sim.scenario.policy_label import scenario_under
     from oppo_sim.simulation_folder import SimulationRequest, shown_steps, simulate_to_folder
 
     loaded = load_scenario(scenario, overrides).for_steps(steps)
-    name = policy or loaded.policy.name
-    settings = policy_settings_of(loaded, name)
-    setup = build_setup(loaded, policy=name, policy_settings=settings, seed=seed, steps=steps)
-    run = f"{options.safe_name(loaded.name)}-{options.safe_name(name)}-seed{setup.seed}"
+    named = policy or loaded.policy.name
+    loaded, name = scenario_under(loaded, named)
+    setup = build_setup(loaded, policy=name, seed=seed, steps=steps)
+    run = f"{options.safe_name(loaded.name)}-{options.safe_name(named)}-seed{setup.seed}"
     folder = output or Path("runs") / run
     options.refuse_taken(folder, force)
     shown = timeline or shown_steps(setup)
     request = SimulationRequest(
         setup, name, folder, force, shown, rollouts, figures, machine_of(loaded, draws)
     )
-    with progress_bar(f"{loaded.name}: {name}", setup.steps, as_json) as (bar, task):
+    with progress_bar(f"{loaded.name}: {named}", setup.steps, as_json) as (bar, task):
         written = simulate_to_folder(request, lambda done: bar.update(task, completed=done))
     return show_run(written, as_json)

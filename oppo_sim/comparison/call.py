@@ -46,7 +46,8 @@ def compare(
         trace: your own lengths instead of the scenario's, as ``--trace``: a path, a shipped trace's name, a
             frame, a list or an array of response lengths (tokens), or what ``open_trace`` gave.
         overrides: settings laid over a scenario by name or path, ``{"policy.overcommit": 8}``.
-        policies: names, or classes (one that only this program holds runs in this process, docs/policies.md).
+        policies: names, with settings of their own if need be (``oppo:chunk_size=256``), or classes (one that
+            only this program holds runs in this process, docs/policies.md).
         attribution: replay without one cost to say where time went.
         draws: of what is unknown about the machine's seconds, for ``ranges``; 0: the machine is taken as
             given.

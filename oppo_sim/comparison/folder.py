@@ -21,7 +21,6 @@ from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.statistics import ROLLOUTS
 from oppo_sim.runs.store import RunStore
 from oppo_sim.runs.sync_share import sync_warnings
-from oppo_sim.scenario.build import policy_settings_of
 from oppo_sim.scenario.schema import Scenario
 
 TABLE = "comparison.parquet"
@@ -136,15 +135,17 @@ def _write_figures(
 
 def _manifest(plan: ComparisonPlan, comparison: Comparison) -> dict[str, Any]:
     scenario = plan.scenario
-    setups = {policy: plan.setups[policy] for policy in plan.policies}
+    setups = {one.label: plan.setups[one.label] for one in plan.policies}
     warnings = [warning for each in setups.values() for warning in each.warnings]
     warnings += sync_warnings(scenario, float(comparison.table[STEP_S].min()))
     published = published_record(scenario.published, comparison.table)
     return {
         "kind": "simulated comparison",
-        "policies": list(plan.policies),
-        "policy_settings": {policy: policy_settings_of(scenario, policy) for policy in setups},
-        "policy_source_sha256": {policy: source_digest(policy, scenario.base_dir) for policy in setups},
+        "policies": [one.label for one in plan.policies],
+        "policy_settings": {one.label: dict(one.settings) for one in plan.policies},
+        "policy_source_sha256": {
+            one.label: source_digest(one.policy, scenario.base_dir) for one in plan.policies
+        },
         "baselines": dict(plan.baselines),
         "seeds": list(plan.seeds),
         "steps": plan.steps,

@@ -19,6 +19,7 @@ from oppo_sim.runs.machine import EXACT, Machine, machine_of
 from oppo_sim.runs.request import ACTUAL, RunRequest
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.build import Setup, policy_settings_of
+from oppo_sim.scenario.policy_label import LabelledPolicy, labelled_policy
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.schedule.rules import runs_in_rounds
 
@@ -30,7 +31,7 @@ class Cell:
     """One run of a comparison."""
 
     label: str
-    """Row of the comparison it belongs to: a policy, or a baseline."""
+    """Row of the comparison it belongs to: a policy with what settings its label has, or a baseline."""
     variant: str
     """``no_tail``, or that of the request."""
     request: RunRequest
@@ -46,10 +47,10 @@ class ComparisonPlan:
     cells: tuple[Cell, ...]
     """Baselines first."""
     setups: Mapping[str, Setup]
-    """Each policy, and the plain baseline, built under the scenario's seed."""
-    policies: tuple[str, ...]
+    """Each label, and the plain baseline, built under the scenario's seed."""
+    policies: tuple[LabelledPolicy, ...]
     baselines: Mapping[str, str]
-    """Policy → label of its baseline."""
+    """Label → label of its baseline."""
     seeds: tuple[int, ...]
     steps: int
     machine: Machine = EXACT
@@ -104,14 +105,15 @@ def plan_comparison(
     numbers = range(scenario.seed, scenario.seed + seeds)
     cells: dict[tuple[str, str, str], Cell] = {}
     setups, baselines = {}, {}
-    for policy in dict.fromkeys((BASELINE, *policies)):
-        request, setups[policy] = checked_request(scenario, policy, steps=steps)
-        baselines[policy], settings = baseline_of(scenario, policy)
+    for label in dict.fromkeys((BASELINE, *policies)):
+        one = labelled_policy(scenario, label)
+        request, setups[label] = checked_request(scenario, one.policy, one.settings, steps=steps)
+        baselines[label], settings = baseline_of(scenario, label)
         base = replace(request, policy=BASELINE, settings=_text(settings), source="")
-        wanted = [Cell(baselines[policy], ACTUAL, base)]
-        if policy != BASELINE:
-            wanted.append(Cell(policy, ACTUAL, request))
-            wanted += _variants(policy, request, setups[policy]) if attribution else []
+        wanted = [Cell(baselines[label], ACTUAL, base)]
+        if label != BASELINE:
+            wanted.append(Cell(label, ACTUAL, request))
+            wanted += _variants(label, request, setups[label]) if attribution else []
         for cell in wanted:
             for seed in numbers:
                 placed = replace(cell, request=cell.request.at(seed))
@@ -127,8 +129,8 @@ def plan_comparison(
         scenario,
         tuple(cells.values()),
         setups,
-        tuple(policies),
-        {policy: baselines[policy] for policy in policies},
+        tuple(labelled_policy(scenario, label) for label in policies),
+        {label: baselines[label] for label in policies},
         tuple(numbers),
         setups[BASELINE].steps,
         machine,
@@ -138,12 +140,13 @@ def plan_comparison(
     )
 
 
-def baseline_of(scenario: Scenario, policy: str) -> tuple[str, dict[str, Any]]:
-    """Label and settings of the sequential baseline that stops as ``policy`` does: plain ``sequential`` if
+def baseline_of(scenario: Scenario, label: str) -> tuple[str, dict[str, Any]]:
+    """Label and settings of the sequential baseline that stops as a policy does: plain ``sequential`` if
     the scenario itself stops so."""
+    one = labelled_policy(scenario, label)
     batch = Batch(scenario.rollout_batch_size, scenario.group_size)
     own = baseline_settings(BASELINE, policy_settings_of(scenario, BASELINE), batch) or {}
-    settings = baseline_settings(policy, policy_settings_of(scenario, policy), batch, scenario.base_dir)
+    settings = baseline_settings(one.policy, one.settings, batch, scenario.base_dir)
     if settings is None or settings == own:
         return BASELINE, own
     if not settings:
@@ -154,7 +157,7 @@ def baseline_of(scenario: Scenario, policy: str) -> tuple[str, dict[str, Any]]:
     return f"{BASELINE} (rounds of {rounds_text(chunk)})", settings
 
 
-def _variants(policy: str, request: RunRequest, setup: Setup) -> list[Cell]:
+def _variants(label: str, request: RunRequest, setup: Setup) -> list[Cell]:
     """The counterfactuals that say something about a policy."""
     built, machine, scenario = setup.policy_factory(), setup.machine, setup.scenario
     variants = [] if built.score_granularity == "batch" else ["batch_scoring"]
@@ -182,9 +185,9 @@ def _variants(policy: str, request: RunRequest, setup: Setup) -> list[Cell]:
     for variant in variants:
         if variant == "no_tail":
             settings = json.loads(request.settings) | dict(built.without_tail or {})
-            cells.append(Cell(policy, variant, replace(request, settings=_text(settings))))
+            cells.append(Cell(label, variant, replace(request, settings=_text(settings))))
         else:
-            cells.append(Cell(policy, variant, replace(request, variant=variant)))
+            cells.append(Cell(label, variant, replace(request, variant=variant)))
     return cells
 
 

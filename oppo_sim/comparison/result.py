@@ -148,7 +148,8 @@ def comparison_of(plan: ComparisonPlan, store: RunStore) -> Comparison:
         return of(label, ACTUAL).to_dict("records")
 
     baselines = plan.baselines
-    labels = list(dict.fromkeys([*baselines.values(), *plan.policies]))
+    compared = [one.label for one in plan.policies]
+    labels = list(dict.fromkeys([*baselines.values(), *compared]))
     rows, shares = [], []
     learning = learning_of(plan.scenario.rewards, plan.steps)
     for label in labels:
@@ -156,7 +157,7 @@ def comparison_of(plan: ComparisonPlan, store: RunStore) -> Comparison:
         bound_only = label in plan.setups and plan.setups[label].policy_factory().oracle
         to_reward = to_reward_columns(actual, base, learning, _drawn_of(plan, store, label))
         rows.append({"policy": label, **compared_row(actual, base), **to_reward, c.BOUND_ONLY: bound_only})
-        if label in plan.policies and label != BASELINE:
+        if label in compared and label != BASELINE:
             shares.append({"policy": label, **_attribution(of, label)})
     table = pd.DataFrame(rows).set_index("policy")
     attribution = pd.DataFrame(shares, columns=["policy", *ATTRIBUTION_COLUMNS]).set_index("policy")

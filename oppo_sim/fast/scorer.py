@@ -10,7 +10,6 @@ import numpy as np
 from oppo_sim.fast.activities import record, set_event, start, time_on_device
 from oppo_sim.fast.costs import score_forward
 from oppo_sim.fast.ordering import clear, sort_by_key
-from oppo_sim.fast.prefix_cache import disown, end_iteration, prefill_cached
 from oppo_sim.fast.records import (
     MARK_PIECE,
     NO_ROOM,
@@ -35,6 +34,7 @@ from oppo_sim.fast.records import (
     way_in,
     workers_in,
 )
+from oppo_sim.fast.scorer_cache import disown, end_iteration, prefill_cached
 from oppo_sim.model import formulas
 
 piece_seconds = rule(formulas.piece_seconds)

@@ -11,7 +11,7 @@ COMPILED = (
     "activities.py",
     "costs.py",
     "scorer.py",
-    "prefix_cache.py",
+    "scorer_cache.py",
     "prefixes.py",
     "tools.py",
     "batch.py",

@@ -9,7 +9,7 @@ from oppo_sim.costs.interface import NO_CUTS, Costs
 from oppo_sim.fast.cost_tables import cost_tables
 from oppo_sim.fast.memory import Memory, Zeros, aligned, make_memory
 from oppo_sim.model.counterfactual import Counterfactual
-from oppo_sim.model.prefix_cache import ALL_AT_ONCE
+from oppo_sim.model.scorer_cache import ALL_AT_ONCE
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.refill import Refill, ShippedPolicy

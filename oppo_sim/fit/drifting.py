@@ -40,6 +40,9 @@ CHANGES: Final = (0.5, 1 / 400)
 the develop runs, all of them in two."""
 CHANGE: Final = 0.1
 """Standard deviation of the logarithm of a change."""
+LASTS: Final = 100.0
+"""Steps that a changed level holds, in the mean. In the develop runs they held 9 to 90, none
+to the end."""
 BEYOND_GEN: Final = 0.05
 BEYOND_TRAINING: Final = 0.025
 """Relative error of the model for a step a factor of e outside those that were fitted; it grows as the root
@@ -191,18 +194,33 @@ def drawn_drift(
     size = (draws, len(apart))
     innovations = (walk.noise * np.sqrt(_RATIOS[chosen]))[:, None] * np.sqrt(_innovations(apart))
     shape, mean = CHANGES
-    rate = generator.gamma(shape, 1.0 / (shape / mean + walk.steps), (draws, 1))
-    changes = CHANGE * np.sqrt(generator.poisson(rate * apart))
+    rate = generator.gamma(shape, 1.0 / (shape / mean + walk.steps), draws)
     level = walk.level[chosen] + np.sqrt(walk.variance[chosen]) * generator.standard_normal(draws)
     moved = innovations * generator.standard_normal(size)
     walked = np.empty(size)
     for place, share in enumerate(np.exp(-apart / RETURN)):
         level = level * share + moved[:, place]
         walked[:, place] = level
-    # A changed level stays. A sum of normal numbers is one: as many changes as there are.
     path = np.empty(size)
-    path[:, order] = walked + np.cumsum(changes * generator.standard_normal(size), axis=1)
+    path[:, order] = walked + _changed_levels(ahead.after[order], rate, generator)
     return found + path, walk.noise_alone(chosen)[:, None]
+
+
+def _changed_levels(after: Floats, rate: Floats, generator: np.random.Generator) -> Floats:
+    """Sum of the changes of level that hold in steps, ascending, of draws of the rate a step; draws ×
+    steps."""
+    last = after[-1] if len(after) else 0.0
+    counts = generator.poisson(rate * last)
+    total = int(counts.sum())
+    draw = np.repeat(np.arange(len(rate)), counts)
+    begins = generator.uniform(0.0, last, total)
+    ends = begins + LASTS * generator.standard_exponential(total)
+    by = CHANGE * generator.standard_normal(total)
+    moves = np.zeros((len(rate), len(after) + 1))
+    np.add.at(moves, (draw, np.searchsorted(after, begins)), by)
+    np.add.at(moves, (draw, np.searchsorted(after, ends)), -by)
+    found: Floats = np.cumsum(moves, axis=1)[:, :-1]
+    return found
 
 
 def _extent(features: Features) -> Floats:

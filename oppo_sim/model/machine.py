@@ -10,10 +10,10 @@ from oppo_sim.model.clock import Clock
 from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.model.device import Device, Host, Runner
 from oppo_sim.model.links import Links
-from oppo_sim.model.prefix_cache import PrefixCache
 from oppo_sim.model.replica import DECODE, IDLE, PREFILL, Replica, ReplicaRules
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.scorer import Scorer
+from oppo_sim.model.scorer_cache import PrefixCache
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.model.tally import Tally
 from oppo_sim.results.spans import Marker, Span

@@ -8,8 +8,8 @@ from oppo_sim.costs.interface import Demand, PrefillCost
 from oppo_sim.model.device import Runner
 from oppo_sim.model.formulas import piece_seconds, prefilled_tokens, time_on_device
 from oppo_sim.model.links import Links
-from oppo_sim.model.prefix_cache import PrefixCache
 from oppo_sim.model.rollout import Rollout
+from oppo_sim.model.scorer_cache import PrefixCache
 from oppo_sim.model.tally import Tally
 from oppo_sim.results.spans import Span
 from oppo_sim.schedule.scoring import Piece, ScoringRouter, ScoringWorker, next_batch

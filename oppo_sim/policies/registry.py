@@ -90,6 +90,14 @@ def policy_name(policy: str | type) -> str:
     return f"{source}:{policy.__name__}"
 
 
+def name_and_settings(label: str) -> tuple[str, tuple[str, ...]]:
+    """The policy of a label, and its settings as they are written."""
+    parts = label.split(":")
+    # A policy of a user's own has a colon in its name: path/to/file.py:ClassName.
+    first = next((place for place, part in enumerate(parts) if "=" in part), len(parts))
+    return ":".join(parts[:first]), tuple(parts[first:])
+
+
 def check_settings(
     name: str, settings: Mapping[str, Any], base_dir: Path | None = None
 ) -> PolicySettings | Mapping[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oppo_sim import columns as c
+from oppo_sim.policies.registry import name_and_settings
 from oppo_sim.tables import numbers
 
 if TYPE_CHECKING:
@@ -372,7 +373,10 @@ def value_label(value: Any, digits: int = 6) -> str:
 def policy_names(policies: Iterable[str]) -> dict[str, str]:
     """Policies as a table names them: ``my_policy.py:Mine`` is ``Mine`` unless another is, too."""
     every = list(dict.fromkeys(policies))
-    short = [policy.rpartition(":")[2] if ".py:" in policy else policy for policy in every]
+    short = []
+    for policy in every:
+        name, settings = name_and_settings(policy)
+        short.append(":".join([name.rpartition(":")[2] if ".py:" in name else name, *settings]))
     return {
         policy: name if short.count(name) == 1 else policy for policy, name in zip(every, short, strict=True)
     }

@@ -9,11 +9,11 @@ import pytest
 from oppo_real.config import real_config
 from oppo_real.validate.measure import MeasuredRun, Turn
 from oppo_real.validate.predict import check_places, predict
-from oppo_real.validate.variants import variant_of
 from oppo_sim import columns as c
 from oppo_sim.costs.profile import load_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.policy_label import labelled_policy
 from oppo_sim.simulation import simulate
 from tests.test_costs_profile import content
 
@@ -45,7 +45,7 @@ def test_cores_of_one_machine_slow_each_other_in_a_simulation_as_in_a_prediction
 
     def predicted(**placement: Any) -> list[float]:
         told = load_scenario(scenario_file(tmp_path, "told.yaml", **placement)) if placement else scenario
-        views = predict(told, real_config(told), variant_of(told, "rollout-overlap"), 4, profile, run)
+        views = predict(told, real_config(told), labelled_policy(told, "rollout-overlap"), 4, profile, run)
         return [view.seconds[stage] for view in views for stage in ("gen", "reward")]
 
     def simulated(*overrides: str) -> list[float]:
@@ -68,7 +68,9 @@ def test_a_scorer_with_blocks_is_predicted_as_it_is_simulated(tmp_path: Path) ->
 
     def rewards(*overrides: str) -> tuple[list[float], list[float]]:
         told = load_scenario(path, overrides=(*chunks, "placement.shares_host=false", *overrides))
-        views = predict(told, real_config(told), variant_of(told, "intra:chunk_size=16"), 4, profile, run)
+        views = predict(
+            told, real_config(told), labelled_policy(told, "intra:chunk_size=16"), 4, profile, run
+        )
         return [view.seconds["reward"] for view in views], list(simulate(told).steps[c.timing("reward")])
 
     predicted, simulated = rewards()
@@ -102,7 +104,7 @@ def test_a_scorer_that_keeps_prefixes_as_long_as_there_is_room_is_predicted_with
         told = load_scenario(path, overrides=chosen)
         resolved = {"actors": [ENGINE], "scorers": scorers}
         run = MeasuredRun(Turn(setting, 0), (), resolved, None, None, 1.0, (), {})
-        views = predict(told, real_config(told), variant_of(told, setting), 4, profile_file(), run)
+        views = predict(told, real_config(told), labelled_policy(told, setting), 4, profile_file(), run)
         return sum(view.seconds[stage] for view in views for stage in ("gen", "reward"))
 
     def simulated(*overrides: str) -> float:

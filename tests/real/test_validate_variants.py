@@ -12,12 +12,13 @@ from oppo_real.calibrate.plan import sizes_of
 from oppo_real.validate import search
 from oppo_real.validate.compare import Pair, Prediction, PredictionAccuracy
 from oppo_real.validate.search import have_search
-from oppo_real.validate.variants import variant_of, variants_of_search
+from oppo_real.validate.variants import variants_of_search
 from oppo_sim import columns as c
 from oppo_sim.cli.main import run as oppo
 from oppo_sim.errors import OppoError
 from oppo_sim.progress import Progress
 from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.policy_label import labelled_policy
 from oppo_sim.tables import read_table
 from oppo_sim.tune.request import TuneRequest
 from tests.fast_setups import profile_content
@@ -26,11 +27,11 @@ from tests.real.test_validate_session import REAL, run, scenario_file
 
 def test_a_variant_has_the_scenarios_settings_and_its_own_over_them(tmp_path: Path) -> None:
     scenario = load_scenario(scenario_file(tmp_path))
-    assert dict(variant_of(scenario, "inter").settings) == {"overcommit": 2, "chunk_size": 5}
-    one = variant_of(scenario, "oppo:chunk_size=9:max_deferrals=null")
+    assert dict(labelled_policy(scenario, "inter").settings) == {"overcommit": 2, "chunk_size": 5}
+    one = labelled_policy(scenario, "oppo:chunk_size=9:max_deferrals=null")
     assert (one.policy, one.label) == ("oppo", "oppo:chunk_size=9:max_deferrals=null")
     assert dict(one.settings) == {"overcommit": 2, "chunk_size": 9, "max_deferrals": None}
-    own = variant_of(
+    own = labelled_policy(
         load_scenario(scenario_file(tmp_path, policy={"name": "sequential"})), "intra:chunk_size=3"
     )
     assert dict(own.settings) == {"chunk_size": 3}
@@ -39,7 +40,8 @@ def test_a_variant_has_the_scenarios_settings_and_its_own_over_them(tmp_path: Pa
 def test_a_calibration_holds_what_any_of_the_variants_asks_for(tmp_path: Path) -> None:
     scenario = load_scenario(scenario_file(tmp_path))
     variants = [
-        variant_of(scenario, label) for label in ("sequential", "intra:chunk_size=9", "inter:overcommit=4")
+        labelled_policy(scenario, label)
+        for label in ("sequential", "intra:chunk_size=9", "inter:overcommit=4")
     ]
     sizes = sizes_of(scenario, [(one.policy, one.settings) for one in variants])
     assert sizes.chunk_sizes == (5, 9)

@@ -21,6 +21,7 @@ if importlib.util.find_spec("vllm") is None and "OPPO_REQUIRE_VLLM" not in os.en
         "test_vllm_recorder.py",
         "test_vllm_reset.py",
         "test_vllm_gpu_arguments.py",
+        "test_vllm_threads.py",
     ]
 
 VOCAB, POSITIONS = 96, 256

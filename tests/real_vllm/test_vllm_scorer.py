@@ -10,7 +10,7 @@ import pytest
 from oppo_real.engines.interface import Sampling, ScorePiece, prefix_caching
 from oppo_sim.errors import OppoError
 from oppo_sim.model.formulas import prefilled_tokens
-from oppo_sim.model.prefix_cache import PrefixCache
+from oppo_sim.model.scorer_cache import PrefixCache
 
 from .drive import QUIET, finish, forced, prompt
 

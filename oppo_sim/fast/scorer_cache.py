@@ -1,4 +1,4 @@
-"""Prefixes that a serving engine's scorer keeps, compiled (``model/prefix_cache.py``). Only runs with
+"""Prefixes that a serving engine's scorer keeps, compiled (``model/scorer_cache.py``). Only runs with
 ``s.scorer_cache_blocks`` come here. Entries count from 1, so that 0 is none."""
 
 # Records are read by field, which has no type for mypy.

@@ -1,0 +1,54 @@
+"""A policy under settings of its own in one word, as commands and tables name it: ``oppo``,
+``oppo:chunk_size=256:overcommit=8``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oppo_sim.errors import OppoError
+from oppo_sim.policies.registry import name_and_settings
+from oppo_sim.scenario.build import policy_settings_of
+from oppo_sim.scenario.schema import PolicyConfig, Scenario
+from oppo_sim.scenario.yaml_text import parse_yaml
+
+
+@dataclass(frozen=True)
+class LabelledPolicy:
+    """A policy under settings."""
+
+    label: str
+    """As tables have it: name, then settings, with colons."""
+    policy: str
+    settings: Mapping[str, Any]
+
+
+def labelled_policy(scenario: Scenario, label: str) -> LabelledPolicy:
+    """A policy's name, or ``name:setting=value:…``: what it has in the scenario with these over it.
+
+    Raises OppoError for what is neither; the settings are checked where the run is built.
+    """
+    policy, given = _parsed(label)
+    return LabelledPolicy(label, policy, policy_settings_of(scenario, policy) | given)
+
+
+def scenario_under(scenario: Scenario, label: str) -> tuple[Scenario, str]:
+    """The scenario as if the label's settings stood in it, and the label's policy. Raises OppoError as
+    ``labelled_policy``."""
+    policy, given = _parsed(label)
+    if not given:
+        return scenario, policy
+    settings = policy_settings_of(scenario, policy) | given
+    if policy == scenario.policy.name:
+        return scenario.model_copy(update={"policy": PolicyConfig(name=policy, **settings)}), policy
+    return scenario.model_copy(update={"policies": {**scenario.policies, policy: settings}}), policy
+
+
+def _parsed(label: str) -> tuple[str, dict[str, Any]]:
+    policy, written = name_and_settings(label)
+    given = {}
+    for part in written:
+        name, equals, text = part.partition("=")
+        if not (policy and name and equals):
+            raise OppoError(f"policy '{label}': write settings as name:setting=value, as intra:chunk_size=48")
+        given[name] = parse_yaml(text, f"policy '{label}'")
+    return policy, given

@@ -219,6 +219,11 @@ class RealConfig(Strict):
 
         Raises OppoError where that section asks for what the trainer does not do.
         """
+        if training.lora_rank:
+            raise OppoError(
+                "training.lora_rank is simulated only, since this trainer trains all weights: set it to 0 for"
+                " a real run"
+            )
         fields = {
             name: getattr(self.ppo, name)
             for name in self.ppo.model_fields_set

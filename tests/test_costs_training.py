@@ -15,6 +15,7 @@ from oppo_sim.costs.interface import BatchShape, Costs
 from oppo_sim.costs.memory import (
     MicroBatch,
     StateBytes,
+    adapter_parameters,
     inference_activation_bytes,
     training_activation_bytes,
     training_state,
@@ -87,6 +88,61 @@ def test_gradient_checkpointing_is_one_more_forward_and_no_more_work() -> None:
     assert again.work(SMALL) == plain.work(SMALL)
     # All of a stage but its overheads is arithmetic, the forward that is run again too: 1 + 1 + 4 forwards.
     assert again.demand().arithmetic == pytest.approx(6 * FORWARD / (6 * (FORWARD + 0.25)))
+
+
+def adapted(adapters: int, device: Device = TOY, num_gpus: int = 1, **fields: Any) -> RooflineTraining:
+    group = tiny(config(lora_rank=1, **fields), device, num_gpus)
+    actor = dataclasses.replace(group.actor, adapters=adapters)
+    return dataclasses.replace(group, actor=actor, critic=actor)
+
+
+def test_a_backward_through_frozen_weights_is_one_forward() -> None:
+    whole, plain, again = tiny(config()), adapted(10), adapted(10, gradient_checkpointing=True)
+    assert whole.stage_times(SMALL).update_actor == pytest.approx(3 * (FORWARD + 0.25))
+    assert plain.stage_times(SMALL).update_actor == pytest.approx(2 * (FORWARD + 0.25))
+    assert again.stage_times(SMALL).update_actor == pytest.approx(3 * (FORWARD + 0.25))
+    assert again.work(SMALL) == plain.work(SMALL)
+    assert plain.stage_times(SMALL).old_log_prob == whole.stage_times(SMALL).old_log_prob
+    # All stages of a whole model are 1 + 1 + 3 forwards of work.
+    flops = [group.work(SMALL).flops for group in (whole, plain)]
+    assert flops[1] == pytest.approx(flops[0] * 4 / 5)
+
+
+def test_adapters_alone_are_reduced_and_stepped() -> None:
+    slow = TOY.model_copy(update={"link_bytes_per_s": 10.0, "bf16_flops": 1e15, "float32_flops": 1e15})
+    gather, weights = 111.2, tiny(config()).actor.parameters
+    times = adapted(weights // 4, slow, 2, reduce_dtype="float32").stage_times(SMALL)
+    share = (weights // 4) / weights
+    assert times.update_actor == pytest.approx(gather * (2 + 2 * share) + 2 * 0.25)
+
+
+def test_adapters_double_the_launches_of_a_layer() -> None:
+    devices = EXACT.model_copy(update={"launch_per_layer_s": 100.0})
+    layers = TINY.num_hidden_layers
+    times = dataclasses.replace(adapted(10), devices=devices).stage_times(SMALL)
+    assert times.old_log_prob == pytest.approx(200.0 * layers + 0.25)
+    assert times.ref == pytest.approx(100.0 * layers + 0.25)  # without its adapters
+    assert times.update_actor == pytest.approx(2 * (200.0 * layers + 0.25))
+
+
+def test_adapters_are_counted_as_peft_counts_them() -> None:
+    """`print_trainable_parameters()` of Qwen2.5-7B-Instruct, rank 8, all linear layers: 20,185,088."""
+    assert adapter_parameters(find_model("Qwen/Qwen2.5-7B-Instruct", None), 8) == 20_185_088
+    # Two dense layers of four; others with three experts and a shared one.
+    experts = TINY.model_copy(
+        update={
+            "num_hidden_layers": 4,
+            "num_experts": 3,
+            "num_experts_per_tok": 1,
+            "moe_intermediate_size": 5,
+            "shared_expert_intermediate_size": 7,
+            "num_dense_layers": 2,
+        }
+    )
+    hidden, attention = TINY.hidden_size, 2 * (2 * TINY.hidden_size + TINY.query_width + TINY.kv_width)
+    dense = 3 * (hidden + TINY.intermediate_size)
+    mixed = 3 * (3 * (hidden + 5) + hidden + 7)
+    assert adapter_parameters(experts, 2) == 2 * (4 * attention + 2 * dense + 2 * mixed)
 
 
 def test_the_host_bounds_forwards_of_few_tokens_from_below() -> None:

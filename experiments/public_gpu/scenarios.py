@@ -444,9 +444,8 @@ def qwen3_8b_h20(reference: bool = True) -> dict[str, Any]:
 
 def econ_lora(samples: int) -> dict[str, Any]:
     """The scenario of one of nine verl runs (0.6.1, vLLM 0.8.5 eager) that train a LoRA adapter of
-    Qwen2.5-7B-Instruct on two prompts a step, without its trace: the configuration that its log prints. All
-    weights are taken to be trained, since adapters are not modelled, and the device, which no log names, to
-    be an A100 of 80 GB."""
+    Qwen2.5-7B-Instruct on two prompts a step, without its trace: the configuration that its log prints. The
+    device, which no log names, is taken to be an A100 of 80 GB."""
     return {
         "format": "oppo-scenario/1",
         "name": "econ_lora",
@@ -464,6 +463,7 @@ def econ_lora(samples: int) -> dict[str, Any]:
             "gradient_checkpointing": True,
             "param_offload": True,
             "optimizer_offload": True,
+            "lora_rank": 8,
             "ref": False,
             "critic": "none",
             "weight_sync": {"kind": "reshard", "sleep_level": 1},

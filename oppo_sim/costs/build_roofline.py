@@ -1,5 +1,7 @@
 """The cost models of a roofline section, from its parts."""
 
+from dataclasses import replace
+
 from oppo_sim.costs.context import stages_run
 from oppo_sim.costs.device import value_bytes
 from oppo_sim.costs.hosts import find_host
@@ -8,7 +10,14 @@ from oppo_sim.costs.linear import verifier
 from oppo_sim.costs.memory import MicroBatch, weight_bytes
 from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.roofline_engine import Logits, RooflineEngine
-from oppo_sim.costs.roofline_memory import Parts, check_scoring, micro_batch, ref_bytes, state_bytes
+from oppo_sim.costs.roofline_memory import (
+    Parts,
+    check_scoring,
+    micro_batch,
+    ref_bytes,
+    state_bytes,
+    trained_adapters,
+)
 from oppo_sim.costs.roofline_parts import Verifier
 from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
 from oppo_sim.costs.scoring import SummedPrefill
@@ -69,13 +78,16 @@ def training_group(parts: Parts) -> RooflineTraining:
             has_head=has_head,
             training_micro_batch=micro_batch(parts, name, shape, has_head, backward=True),
             inference_micro_batch=micro_batch(parts, name, shape, has_head, backward=False),
-            state=state_bytes(parts, shape, has_head),
+            state=state_bytes(parts, name, shape, has_head),
+            adapters=trained_adapters(parts, name, shape),
             remove_padding=training.removes_padding(name),
         )
 
     actor = trained("actor", models.actor, True)
-    weights = weight_bytes(models.actor, parts.rollout.dtype, True)
+    weights = moved = weight_bytes(models.actor, parts.rollout.dtype, True)
     sync = training.weight_sync
+    if actor.adapters is not None and sync.kind != "full_export":
+        moved = float(value_bytes(training.dtype) * actor.adapters)
     # Each data-parallel rank of a node crosses to the next node by a link of its own.
     side_by_side = max(1, min(context.gpus_per_node, devices.num_training) // training.tensor_parallel)
     between = context.node_link_bytes_per_s
@@ -88,7 +100,7 @@ def training_group(parts: Parts) -> RooflineTraining:
         devices=parts.group,
         training=training,
         num_gpus=devices.num_training,
-        weights_bytes=weights,
+        weights_bytes=moved,
         nominal=context.nominal_batch,
         longest=context.max_prompt_length + context.max_response_length,
         gather_link_bytes_per_s=between * side_by_side if between and context.training_spans_nodes else None,
@@ -106,6 +118,8 @@ def _reference(parts: Parts, actor: TrainedModel) -> TrainedModel:
         held = MicroBatch(held.tokens, training.ref_micro_batch_rollouts / of_a_device)
     if stages_run(training).ref and not training.parallel_inference:
         held = micro_batch(parts, "reference", shape, True, backward=False)
+    if actor.adapters is not None and not training.parallel_inference:
+        return replace(actor, training_micro_batch=held, inference_micro_batch=held, adapters=None)
     streamed = ref_bytes(parts) if training.ref_param_offload else 0.0
     return TrainedModel(
         shape, True, held, held, streamed_bytes=streamed, remove_padding=training.remove_padding

@@ -30,6 +30,22 @@ def model_parameters(shape: ModelShape, has_head: bool) -> int:
     return shape.parameters if has_head else shape.parameters_without_head
 
 
+def adapter_parameters(shape: ModelShape, rank: int) -> int:
+    """Of LoRA beside every linear projection but the head: rank × (inputs + outputs) (Hu et al., "LoRA",
+    2021, §4.1)."""
+    hidden, layers, shared = shape.hidden_size, shape.num_hidden_layers, shape.shared_expert_intermediate_size
+    dense = shape.num_dense_layers if shape.num_experts else layers
+    projections = 3 if shape.gated_mlp else 2
+
+    def mlp(width: int) -> int:
+        return projections * (hidden + width)
+
+    attention = 2 * (hidden + shape.query_width) + 2 * (hidden + shape.kv_width)
+    experts = shape.num_experts * mlp(shape.moe_intermediate_size or shape.intermediate_size)
+    experts += mlp(shared) if shared else 0
+    return rank * (layers * attention + dense * mlp(shape.intermediate_size) + (layers - dense) * experts)
+
+
 def weight_bytes(shape: ModelShape, dtype: Dtype, has_head: bool) -> float:
     """Of the whole model; only the layers are in fp8."""
     layers = shape.layer_params * weight_value_bytes(dtype)
@@ -71,6 +87,11 @@ def training_state(
         return StateBytes(half / tensor_parallel, half / tensor_parallel, state / num_gpus)
     shards = num_gpus if sharding == "full" else tensor_parallel
     return StateBytes(2.0 * half / shards, 2.0 * half / shards, (state - 2.0 * half) / shards)
+
+
+def adapted_state(frozen: StateBytes, adapters: StateBytes) -> StateBytes:
+    """Of a model whose adapters alone are trained, from both as if they were."""
+    return StateBytes(frozen.parameters + adapters.parameters, adapters.gradients, adapters.optimizer)
 
 
 def gathered_bytes(

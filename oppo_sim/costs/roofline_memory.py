@@ -9,6 +9,8 @@ from oppo_sim.costs.device import Device
 from oppo_sim.costs.memory import (
     MicroBatch,
     StateBytes,
+    adapted_state,
+    adapter_parameters,
     gathered_bytes,
     gigabytes,
     inference_activation_bytes,
@@ -76,11 +78,21 @@ class _Need(NamedTuple):
         return sum(item.bytes for item in self.items) + self.least
 
 
-def state_bytes(parts: Parts, shape: ModelShape, has_head: bool) -> StateBytes:
+def trained_adapters(parts: Parts, name: str, shape: ModelShape) -> int | None:
+    """Parameters of a model's adapters; None: its weights are trained."""
+    rank = parts.context.training.lora_rank
+    return adapter_parameters(shape, rank) if rank and name == "actor" else None
+
+
+def state_bytes(parts: Parts, name: str, shape: ModelShape, has_head: bool) -> StateBytes:
     """Of a trained model, on each device of the training group."""
     training, number = parts.context.training, parts.devices.num_training
-    parameters, degree = model_parameters(shape, has_head), training.tensor_parallel
-    return training_state(parameters, training.optimizer, training.sharding, number, degree)
+    optimizer, sharding, degree = training.optimizer, training.sharding, training.tensor_parallel
+    whole = training_state(model_parameters(shape, has_head), optimizer, sharding, number, degree)
+    adapters = trained_adapters(parts, name, shape)
+    if adapters is None:
+        return whole
+    return adapted_state(whole, training_state(adapters, optimizer, sharding, number, degree))
 
 
 def ref_bytes(parts: Parts) -> float:
@@ -172,7 +184,8 @@ def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, back
         if parts.context.scores_beside_training:
             items += _scoring_items(parts)
         training, degree = parts.context.training, parts.context.training.tensor_parallel
-        gathered = gathered_bytes(shape, training.sharding, degree, training.dtype, name != "reference")
+        gradients = name != "reference" and trained_adapters(parts, name, shape) is None
+        gathered = gathered_bytes(shape, training.sharding, degree, training.dtype, gradients)
         per_token = _activation_bytes(parts, shape, has_head, backward, set_by_hand)
         return _Need([*items, Item("gathered layers", gathered)], least(parts) * per_token)
 
@@ -239,11 +252,14 @@ def _training_items(parts: Parts, running: str = "") -> list[Item]:
         trained.append(("critic", models.critic, False))
     items = []
     for name, shape, has_head in trained:
-        state, here = state_bytes(parts, shape, has_head), name == running
+        state, here = state_bytes(parts, name, shape, has_head), name == running
+        # Without its adapters the actor is the reference model.
+        here |= running == "reference" and trained_adapters(parts, name, shape) is not None
         kept = 0.0 if training.param_offload and not here else state.parameters + state.gradients
         kept += 0.0 if training.optimizer_offload and not here else state.optimizer
         items.append(Item(f"{name} training state", kept))
-    if stages_run(training).ref and not training.parallel_inference and not training.ref_param_offload:
+    own_ref = stages_run(training).ref and not training.lora_rank and not training.parallel_inference
+    if own_ref and not training.ref_param_offload:
         items.append(Item("reference weights", ref_bytes(parts)))
     return items
 

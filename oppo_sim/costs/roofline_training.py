@@ -41,10 +41,17 @@ class TrainedModel:
     streamed_bytes: float = 0.0
     """Brought in for every micro-batch, layer by layer, beside the arithmetic."""
     remove_padding: bool = True
+    adapters: int | None = None
+    """Parameters of adapters, which alone are trained; None: all are."""
 
     @property
     def parameters(self) -> int:
         return model_parameters(self.shape, self.has_head)
+
+    @property
+    def trained_share(self) -> float:
+        """Of the parameters."""
+        return 1.0 if self.adapters is None else self.adapters / self.parameters
 
 
 class _Stage(NamedTuple):
@@ -153,6 +160,8 @@ class RooflineTraining:
         if sync.kind == "reshard":
             gathered = size / self._link(self.gather_link_bytes_per_s)
             asleep = self.engine_bytes / (sync.sleep_bytes_per_s or self._host_link())
+            if self.actor.adapters is not None:  # what else wakes the engine moves no weights
+                asleep += self.engine_bytes / self._host_link()
             return sync.fixed_s + size / sync.load_bytes_per_s + gathered + asleep
         between = sync.link_bytes_per_s
         link = self._link(self.sync_link_bytes_per_s) if between is None else between
@@ -290,8 +299,10 @@ class RooflineTraining:
         return self._forwards[id(model)]
 
     def _launches(self, model: TrainedModel) -> float:
-        """Seconds of the host for the layers of a forward, whatever its tokens."""
-        return model.shape.num_hidden_layers * self.devices.launch_per_layer_s
+        """Seconds of the host for the layers of a forward, whatever its tokens. Adapters launch four kernels
+        (two products, a scale, a sum) beside each of seven projections, as many again as the layer."""
+        adapted = 1.0 if model.adapters is None else 2.0
+        return adapted * model.shape.num_hidden_layers * self.devices.launch_per_layer_s
 
     def _forward(self, model: TrainedModel) -> _Stage:
         # A fully sharded model gathers the next layer while it computes this one.
@@ -310,22 +321,26 @@ class RooflineTraining:
         gather = self._gather_seconds(model)
         sharded = training.sharding == "full"
         shards = training.tensor_parallel if training.sharding == "none" else self.num_gpus
-        step_bytes = OPTIMIZER_TRAFFIC_PER_PARAM[training.optimizer] * model.parameters / shards
+        trained = model.trained_share
+        step_bytes = OPTIMIZER_TRAFFIC_PER_PARAM[training.optimizer] * trained * model.parameters / shards
         reduced = 1.0 if training.reduce_dtype is None else _REDUCED_BYTES / value_bytes(training.dtype)
+        reduced *= trained
+        # Frozen weights have no gradients: a backward through them is one forward, not two.
+        passes = 3.0 if model.adapters is None else 2.0
         recomputed = 1.0 if training.gradient_checkpointing else 0.0
         speed = self.devices.recompute_speed_factor if training.selective_recompute else 1.0
         plan = StagePlan(
             *self._micro_batches(model, model.training_micro_batch),
             mini_batches=training.num_mini_batches,
             steps=training.num_ppo_epochs * training.num_mini_batches,
-            passes=3.0,
-            speed=3.0 / (3.0 + recomputed) * speed,
+            passes=passes,
+            speed=passes / (passes + recomputed) * speed,
             # Gathers for forward and backward and the reduce-scatter of the gradients run beside the
             # arithmetic, and so does the host that launches it.
             beside_s=max(
-                (2.0 + reduced) * gather if sharded else 0.0, (3.0 + recomputed) * self._launches(model)
+                (2.0 + reduced) * gather if sharded else 0.0, (passes + recomputed) * self._launches(model)
             ),
-            overhead_s=(3.0 + recomputed) * self.devices.micro_batch_overhead_s,
+            overhead_s=(passes + recomputed) * self.devices.micro_batch_overhead_s,
             reduction_s=0.0 if sharded else 2.0 * reduced * gather,
             optimizer_s=step_bytes / (self.device.hbm_bytes_per_s * self._achieved.memory),
             optimizer_bytes=step_bytes,

@@ -114,6 +114,9 @@ class TrainingConfig(Strict):
     """Half the activation memory for a fifth of the training speed."""
     gradient_checkpointing: bool = False
     """Layers keep their inputs alone and are run again in the backward: one more forward."""
+    lora_rank: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Of adapters beside every linear projection of the actor (LoRA), which alone are trained; the reference
+    model is then the actor without them. 0: all weights are trained."""
     optimizer: Optimizer = "adamw"
     sharding: Sharding = "full"
     """``full``: FSDP or ZeRO-3; ``optimizer``: ZeRO-1; ``none``: plain data parallelism."""

@@ -18,6 +18,7 @@ SAME: dict[str, tuple[str, ...]] = {
     "costs.rollout.max_num_batched_tokens": (f"{_VERL}.rollout.max_num_batched_tokens",),
     "costs.rollout.sleep_mode": (f"{_VERL}.rollout.free_cache_engine", "vllm_enable_sleep_mode"),
     "training.gradient_checkpointing": (f"{_VERL}.model.enable_gradient_checkpointing",),
+    "training.lora_rank": (f"{_VERL}.model.lora_rank",),
     "training.sequence_parallel": (f"{_VERL}.actor.ulysses_sequence_parallel_size",),
     "training.param_offload": (f"{_VERL}.actor.fsdp_config.param_offload",),
     "training.optimizer_offload": (f"{_VERL}.actor.fsdp_config.optimizer_offload",),

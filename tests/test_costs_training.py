@@ -485,6 +485,57 @@ def test_what_ran_on_four_h20_is_accepted_and_what_is_chosen_keeps_room() -> Non
         actor(micro_batch_tokens=65_536)
 
 
+def test_adapters_of_a_7b_model_train_on_one_device() -> None:
+    """As people do: weights of 7.6 billion parameters in 4 bytes each, and adapters of 0.3 % of them."""
+
+    def group(**changes: Any) -> RooflineTraining:
+        costs = RooflineCostConfig.model_validate(
+            {
+                "kind": "roofline",
+                "device": "A100-80",
+                "actor_model": "Qwen/Qwen2.5-7B-Instruct",
+                "reward_model": {"kind": "verifier"},
+                "rollout": {"host": "vllm-eager", "sleep_mode": True},
+            }
+        )
+        training = config(
+            gradient_checkpointing=True,
+            param_offload=True,
+            optimizer_offload=True,
+            num_gpus=1,
+            weight_sync={"kind": "reshard", "sleep_level": 1},
+            **changes,
+        )
+        context = CostContext(
+            num_replicas=1,
+            num_scoring_workers=1,
+            rollout_batch_size=8,
+            max_prompt_length=1536,
+            max_response_length=512,
+            training=training,
+            colocated_training=True,
+            colocated_scoring=False,
+        )
+        built = costs.build(context).training
+        assert isinstance(built, RooflineTraining)
+        return built
+
+    with pytest.raises(OppoError, match=r"actor training state 121\.8 GB"):
+        group()
+    adapters = group(lora_rank=8)
+    state, weights = adapters.actor.state, 7_615_616_512
+    assert state.parameters == pytest.approx(4 * (weights + 20_185_088))
+    assert state.gradients + state.optimizer == pytest.approx(12 * 20_185_088)
+    assert adapters.weights_bytes == 2 * 20_185_088
+    # The reference model is the same weights, brought in once, not once more for each micro-batch.
+    assert adapters.ref.state == state
+    assert adapters.ref.streamed_bytes == 0
+    # Out to host memory and in again for the engine, where its adapters alone are new.
+    moved = adapters.sync_seconds() - 2 * 20_185_088 / 6e9
+    link = adapters.device.host_link_bytes_per_s * adapters._achieved.link
+    assert moved == pytest.approx(2 * 2 * weights / link, rel=1e-3)
+
+
 def test_a_micro_batch_is_of_a_sequence_parallel_group() -> None:
     with pytest.raises(OppoError, match=r"micro_batch_tokens 2000 times sequence_parallel 4 is less than"):
         verl(micro_batch_tokens=2000)

@@ -199,6 +199,11 @@ def test_checkpoints_of_other_runs_and_no_checkpoint_are_refused(tmp_path: Path)
             {"group_size": 2, "rollout": {"enable_prefix_caching": True}},
             "enable_prefix_caching needs the vllm engine",
         ),
+        (
+            {"ppo": {"enabled": True}},
+            {"training": {"lora_rank": 8, "critic": "value_head"}},
+            "lora_rank is simulated only",
+        ),
         ({"dtype": "float8"}, {}, "real.dtype"),
         ({"devices": {"rollout": ["cuda:7"]}}, {}, "cuda:7"),
     ],

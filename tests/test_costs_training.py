@@ -77,6 +77,21 @@ def tiny(
     return RooflineTraining(model, ref, model, device, EXACT, training, num_gpus, 2000.0, SMALL)
 
 
+def colocated(
+    training: TrainingConfig, *, replicas: int, batch: int, prompt: int, response: int
+) -> CostContext:
+    """Training on the devices of the rollout replicas."""
+    return CostContext(
+        num_replicas=replicas,
+        num_scoring_workers=1,
+        rollout_batch_size=batch,
+        max_prompt_length=prompt,
+        max_response_length=response,
+        training=training,
+        colocated_training=True,
+    )
+
+
 def config(**fields: Any) -> TrainingConfig:
     return TrainingConfig(**{"num_ppo_epochs": 1, "critic": "none", **fields})
 
@@ -462,18 +477,7 @@ def test_what_ran_on_four_h20_is_accepted_and_what_is_chosen_keeps_room() -> Non
                 "rollout": {"tensor_parallel": 2, "sleep_mode": True, "gpu_memory_utilization": 0.6},
             }
         )
-        costs = config.build(
-            CostContext(
-                num_replicas=2,
-                num_scoring_workers=1,
-                rollout_batch_size=128,
-                max_prompt_length=2048,
-                max_response_length=8192,
-                training=training,
-                colocated_training=True,
-                colocated_scoring=False,
-            )
-        )
+        costs = config.build(colocated(training, replicas=2, batch=128, prompt=2048, response=8192))
         assert isinstance(costs.training, RooflineTraining)
         return costs.training.actor.training_micro_batch
 
@@ -506,16 +510,7 @@ def test_adapters_of_a_7b_model_train_on_one_device() -> None:
             weight_sync={"kind": "reshard", "sleep_level": 1},
             **changes,
         )
-        context = CostContext(
-            num_replicas=1,
-            num_scoring_workers=1,
-            rollout_batch_size=8,
-            max_prompt_length=1536,
-            max_response_length=512,
-            training=training,
-            colocated_training=True,
-            colocated_scoring=False,
-        )
+        context = colocated(training, replicas=1, batch=8, prompt=1536, response=512)
         built = costs.build(context).training
         assert isinstance(built, RooflineTraining)
         return built

@@ -297,6 +297,8 @@ _TRAINING_SWITCHES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("sequence_parallel: 2", {"sequence_parallel": 2}),
     ("sequence_parallel: 4", {"sequence_parallel": 4}),
     ("sequence_parallel: 8", {"sequence_parallel": 8}),
+    # Another training, and what most runs on few devices are.
+    ("lora_rank: 16", {"lora_rank": 16}),
 )
 
 

@@ -515,7 +515,9 @@ def test_adapters_of_a_7b_model_train_on_one_device() -> None:
         assert isinstance(built, RooflineTraining)
         return built
 
-    with pytest.raises(OppoError, match=r"actor training state 121\.8 GB.*training\.lora_rank: 16 saves 108\.2 GB"):
+    with pytest.raises(
+        OppoError, match=r"actor training state 121\.8 GB.*training\.lora_rank: 16 saves 108\.2 GB"
+    ):
         group()
     adapters = group(lora_rank=8)
     state, weights = adapters.actor.state, 7_615_616_512

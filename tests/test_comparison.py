@@ -168,6 +168,17 @@ def test_one_policy_is_compared_under_several_settings(tmp_path: Path) -> None:
     assert list(manifest["policy_settings"].values()) == settings
 
 
+def test_a_file_may_have_any_name(tmp_path: Path) -> None:
+    name = "a=b:c=1.py"
+    (tmp_path / name).write_text(
+        "from oppo_sim import Policy\n\nclass Mine(Policy):\n    extra: int = 1\n\n"
+        "    def plan(self, pool):\n        return self.refill(pool, overcommit=self.extra, chunk_size=8)\n"
+    )
+    labels = [f"{name}:Mine", f"{name}:Mine:extra=2"]
+    table = compare(write_scenario(tmp_path), labels, seeds=1).table
+    assert table.index.tolist() == [BASELINE, *labels]
+
+
 @pytest.mark.parametrize(
     ("label", "sentence"),
     [

@@ -92,10 +92,10 @@ def policy_name(policy: str | type) -> str:
 
 def name_and_settings(label: str) -> tuple[str, tuple[str, ...]]:
     """The policy of a label, and its settings as they are written."""
-    parts = label.split(":")
-    # A policy of a user's own has a colon in its name: path/to/file.py:ClassName.
-    first = next((place for place, part in enumerate(parts) if "=" in part), len(parts))
-    return ":".join(parts[:first]), tuple(parts[first:])
+    # One of a user's own has a colon in its name, path/to/file.py:ClassName, and its path may have anything.
+    folder, mark, rest = label.rpartition(".py:")
+    name, *settings = rest.split(":")
+    return f"{folder}{mark}{name}", tuple(settings)
 
 
 def check_settings(

@@ -45,10 +45,13 @@ def scenario_under(scenario: Scenario, label: str) -> tuple[Scenario, str]:
 
 def _parsed(label: str) -> tuple[str, dict[str, Any]]:
     policy, written = name_and_settings(label)
+    wrong = f"policy '{label}': write settings as name:setting=value, as intra:chunk_size=48"
+    if "=" in policy.rpartition(".py:")[2]:
+        raise OppoError(wrong)
     given = {}
     for part in written:
         name, equals, text = part.partition("=")
-        if not (policy and name and equals):
-            raise OppoError(f"policy '{label}': write settings as name:setting=value, as intra:chunk_size=48")
+        if not (name and equals):
+            raise OppoError(wrong)
         given[name] = parse_yaml(text, f"policy '{label}'")
     return policy, given

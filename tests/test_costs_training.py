@@ -492,7 +492,7 @@ def test_what_ran_on_four_h20_is_accepted_and_what_is_chosen_keeps_room() -> Non
 def test_adapters_of_a_7b_model_train_on_one_device() -> None:
     """As people do: weights of 7.6 billion parameters in 4 bytes each, and adapters of 0.3 % of them."""
 
-    def group(**changes: Any) -> RooflineTraining:
+    def group(sleep_level: int = 1, **changes: Any) -> RooflineTraining:
         costs = RooflineCostConfig.model_validate(
             {
                 "kind": "roofline",
@@ -507,7 +507,7 @@ def test_adapters_of_a_7b_model_train_on_one_device() -> None:
             param_offload=True,
             optimizer_offload=True,
             num_gpus=1,
-            weight_sync={"kind": "reshard", "sleep_level": 1},
+            weight_sync={"kind": "reshard", "sleep_level": sleep_level},
             **changes,
         )
         context = colocated(training, replicas=1, batch=8, prompt=1536, response=512)
@@ -531,6 +531,8 @@ def test_adapters_of_a_7b_model_train_on_one_device() -> None:
     moved = adapters.sync_seconds() - 2 * 20_185_088 / 6e9
     link = adapters.device.host_link_bytes_per_s * adapters._achieved.link
     assert moved == pytest.approx(2 * 2 * weights / link, rel=1e-3)
+    # One that discarded its weights takes them whole.
+    assert group(sleep_level=2, lora_rank=8).weights_bytes == 2 * weights
 
 
 def test_a_micro_batch_is_of_a_sequence_parallel_group() -> None:

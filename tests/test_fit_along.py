@@ -12,6 +12,7 @@ from oppo_sim.columns import TIMING_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.drifting import CHANGE, CHANGES, LASTS, RETURN, Ahead, Residuals, drawn_drift, walks_of_run
+from oppo_sim.fit.estimate import FitResult
 from oppo_sim.fit.periodic import found_in
 from oppo_sim.fit.sources import open_log
 from oppo_sim.fit.trends import lasting_change
@@ -69,20 +70,25 @@ def test_a_checkpoint_that_no_metric_names_is_predicted_where_it_comes_back(
     assert result.point.other_s == pytest.approx(0.7, rel=0.15)
 
 
-def test_what_a_validation_takes_beyond_its_own_seconds_is_predicted_from_one(
-    plain: Path, tmp_path: Path
-) -> None:
-    """An engine is woken and put to sleep around it; the log times what lies between."""
-    checked = {10: 35.0, 20: 36.0, 30: 34.0, 40: 35.0}
-    log = with_step_seconds(plain, tmp_path / "checked.log", checked)
+def fitted_with_validations(plain: Path, folder: Path, seconds: dict[int, float]) -> FitResult:
+    """Of a log with validations of 30 s in steps that take so much longer, all of which is predicted."""
+    log = with_step_seconds(plain, folder / "checked.log", seconds)
     lines = log.read_text(encoding="utf-8").splitlines()
-    for step in checked:
+    for step in seconds:
         lines[step - 1] += " - timing_s/testing:np.float64(30.0)"
     log.write_text("\n".join(lines) + "\n", encoding="utf-8")
     result = fit(log, fit_scenario(), fit_steps=15, draws=200)
     (held,) = result.held_out
     step = next(each for each in held.judgements if each.column == TIMING_STEP)
     assert step.model.worst < 0.1
+    return result
+
+
+def test_what_a_validation_takes_beyond_its_own_seconds_is_predicted_from_one(
+    plain: Path, tmp_path: Path
+) -> None:
+    """An engine is woken and put to sleep around it; the log times what lies between."""
+    result = fitted_with_validations(plain, tmp_path, {10: 35.0, 20: 36.0, 30: 34.0, 40: 35.0})
     assert any("steps that validate or save (10, 20, 30, …) take 5" in note for note in result.notes)
     assert result.point.other_s == pytest.approx(0.7, rel=0.15)
 
@@ -90,16 +96,7 @@ def test_what_a_validation_takes_beyond_its_own_seconds_is_predicted_from_one(
 def test_a_slow_first_step_that_validates_says_nothing_of_other_validations(
     plain: Path, tmp_path: Path
 ) -> None:
-    checked = {1: 44.0, 20: 30.0}
-    log = with_step_seconds(plain, tmp_path / "first.log", checked)
-    lines = log.read_text(encoding="utf-8").splitlines()
-    for step in checked:
-        lines[step - 1] += " - timing_s/testing:np.float64(30.0)"
-    log.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    result = fit(log, fit_scenario(), fit_steps=15, draws=200)
-    (held,) = result.held_out
-    step = next(each for each in held.judgements if each.column == TIMING_STEP)
-    assert step.model.worst < 0.1
+    result = fitted_with_validations(plain, tmp_path, {1: 44.0, 20: 30.0})
     assert not any("validate or save" in note for note in result.notes)
 
 

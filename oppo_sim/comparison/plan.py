@@ -103,10 +103,10 @@ def plan_comparison(
     forget()
     machine = machine_of(scenario, draws)
     numbers = range(scenario.seed, scenario.seed + seeds)
+    named = {label: labelled_policy(scenario, label) for label in (BASELINE, *policies)}
     cells: dict[tuple[str, str, str], Cell] = {}
     setups, baselines = {}, {}
-    for label in dict.fromkeys((BASELINE, *policies)):
-        one = labelled_policy(scenario, label)
+    for label, one in named.items():
         request, setups[label] = checked_request(scenario, one.policy, one.settings, steps=steps)
         baselines[label], settings = baseline_of(scenario, label)
         base = replace(request, policy=BASELINE, settings=_text(settings), source="")
@@ -129,7 +129,7 @@ def plan_comparison(
         scenario,
         tuple(cells.values()),
         setups,
-        tuple(labelled_policy(scenario, label) for label in policies),
+        tuple(named[label] for label in policies),
         {label: baselines[label] for label in policies},
         tuple(numbers),
         setups[BASELINE].steps,

@@ -86,12 +86,12 @@ def training_group(parts: Parts) -> RooflineTraining:
     actor = trained("actor", models.actor, True)
     weights = moved = weight_bytes(models.actor, parts.rollout.dtype, True)
     sync = training.weight_sync
-    if actor.adapters is not None and sync.kind != "full_export":
+    level = sync.sleep_level if sync.kind == "reshard" and parts.rollout.sleep_mode else None
+    if actor.adapters is not None and sync.kind != "full_export" and level != 2:
         moved = float(value_bytes(training.dtype) * actor.adapters)
     # Each data-parallel rank of a node crosses to the next node by a link of its own.
     side_by_side = max(1, min(context.gpus_per_node, devices.num_training) // training.tensor_parallel)
     between = context.node_link_bytes_per_s
-    backed_up = parts.rollout.sleep_mode and sync.kind == "reshard" and sync.sleep_level == 1
     return RooflineTraining(
         actor=actor,
         ref=_reference(parts, actor),
@@ -105,7 +105,7 @@ def training_group(parts: Parts) -> RooflineTraining:
         longest=context.max_prompt_length + context.max_response_length,
         gather_link_bytes_per_s=between * side_by_side if between and context.training_spans_nodes else None,
         sync_link_bytes_per_s=between if context.sync_spans_nodes else None,
-        engine_bytes=weights / parts.rollout.tensor_parallel if backed_up else 0.0,
+        engine_bytes=weights / parts.rollout.tensor_parallel if level == 1 else 0.0,
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "public_gpu"))
 
 import measures
+import overview
 import page
 import rows as page_rows
 import split
@@ -131,6 +132,34 @@ def _same(made: Iterator[page_rows.Row] | list[page_rows.Row]) -> int:
 
 
 RERUN = "the page is older than the code: run 'python experiments/public_gpu/run.py'"
+
+
+def test_pages_are_those_of_what_was_scored() -> None:
+    for name, text in page.pages().items():
+        assert (page.FOLDER / name).read_text(encoding="utf-8") == text, f"{name}: {RERUN}"
+
+
+def test_the_overview_counts_runs_by_their_first_scoring() -> None:
+    found = overview.scored()
+    first, last = (
+        [
+            row
+            for each in found
+            if each.held_out
+            and ", all " not in (row := getattr(each, when)).source
+            and row.way == overview.FIRST_STEPS
+        ]
+        for when in ("first", "last")
+    )
+    line = next(
+        line for line in overview.aims_table(found).splitlines() if "first 15 steps, first scoring" in line
+    )
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert int(cells[1]) == len(first) == len(last)
+    assert int(cells[4]) == sum(row.median <= 0.04 for row in first)
+    assert int(cells[5]) == sum(row.p90 <= 0.1 for row in first)
+    # Runs were scored again after mends: what stands in the table as first must not be the last.
+    assert sum(row.median <= 0.04 for row in last) > int(cells[4])
 
 
 def test_kernels_and_engines_are_as_the_page_says() -> None:

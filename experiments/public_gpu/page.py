@@ -1,4 +1,4 @@
-"""The page: README.md and its figures, from results/ and scorings.csv."""
+"""The pages, from results/ and scorings.csv: README.md, the overview; details.md, every scoring; figures."""
 
 from collections.abc import Sequence
 from math import isnan
@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib as mpl
 import pandas as pd
 from left_out import summary
+from overview import overview_tables, percent, signed, table
 from rows import RESULTS, Row, all_scorings, first_scorings, later_scorings, read_rows
 from split import FOLDER, LATER, UNSHIPPED_SOURCE
 
@@ -14,22 +15,28 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 TIERS = ("kernels", "served engine", "stage", "step", "ranges")
-TEXT = FOLDER / "text.md"
-"""The words of the page; `{tables}`, `{left_out}`, `{held_out}` and other marks are filled in."""
 
 
 def write_page() -> None:
-    """README.md and figures."""
-    (FOLDER / "README.md").write_text(page_text(), encoding="utf-8")
+    """Both pages and the figures."""
+    for page, text in pages().items():
+        (FOLDER / page).write_text(text, encoding="utf-8")
     for name in ("steps", "steps_held_out", f"steps_{LATER}"):
         if (steps := RESULTS / f"{name}.csv").exists():
             steps_figure(steps, RESULTS / f"{name}.png")
 
 
-def page_text() -> str:
-    """The page's text with its tables."""
-    text = TEXT.read_text(encoding="utf-8")
-    filled = {
+def pages() -> dict[str, str]:
+    """Page → its text, the marks of `overview_text.md` and `details_text.md` filled in."""
+    return {
+        "README.md": _filled(FOLDER / "overview_text.md", overview_tables()),
+        "details.md": _filled(FOLDER / "details_text.md", details_tables()),
+    }
+
+
+def details_tables() -> dict[str, str]:
+    """What `details_text.md` has marks for."""
+    return {
         "{tables}": "\n\n".join(tier_table(tier, read_rows()) for tier in TIERS),
         "{left_out}": summary(),
         "{held_out}": held_out_tables(),
@@ -38,8 +45,12 @@ def page_text() -> str:
         "{unshipped}": found_later_tables(UNSHIPPED_SOURCE),
         "{scorings}": scorings_list(),
     }
-    for mark, words in filled.items():
-        text = text.replace(mark, words)
+
+
+def _filled(template: Path, words: dict[str, str]) -> str:
+    text = template.read_text(encoding="utf-8")
+    for mark, said in words.items():
+        text = text.replace(mark, said)
     return text
 
 
@@ -49,24 +60,18 @@ def tier_table(tier: str, rows: Sequence[Row]) -> str:
         "source", "what", "GPU", "framework", "way", "n", "median", "p90", "worst", "sign",
         "line: median, p90", "mean: median, p90", "terms", "coverage",
     ]  # fmt: skip
-    lines = [f"### {tier.capitalize()}", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    lines.extend("| " + " | ".join(_cells(row)) + " |" for row in rows if row.tier == tier)
-    return "\n".join(lines) if len(lines) > 4 else f"### {tier.capitalize()}\n\nNothing yet."
+    lines = [_cells(row) for row in rows if row.tier == tier]
+    return f"### {tier.capitalize()}\n\n" + (table(heads, lines) if lines else "Nothing yet.")
 
 
 def _cells(row: Row) -> list[str]:
-    line = "" if isnan(row.line_p90) else f"{_percent(row.line_median)}, {_percent(row.line_p90)}"
-    sign = "" if isnan(row.sign) else f"{100 * row.sign:+.0f} %"
-    mean = "" if isnan(row.mean_p90) else f"{_percent(row.mean_median)}, {_percent(row.mean_p90)}"
+    line = "" if isnan(row.line_p90) else f"{percent(row.line_median)}, {percent(row.line_p90)}"
+    mean = "" if isnan(row.mean_p90) else f"{percent(row.mean_median)}, {percent(row.mean_p90)}"
     return [
-        row.source, row.what, row.gpu, row.framework, row.way, f"{row.n:,}", _percent(row.median),
-        _percent(row.p90), _percent(row.worst), sign, line, mean, str(row.terms or ""),
-        "" if isnan(row.coverage) else _percent(row.coverage),
+        row.source, row.what, row.gpu, row.framework, row.way, f"{row.n:,}", percent(row.median),
+        percent(row.p90), percent(row.worst), signed(row.sign), line, mean, str(row.terms or ""),
+        percent(row.coverage),
     ]  # fmt: skip
-
-
-def _percent(share: float) -> str:
-    return "" if isnan(share) else f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
 def held_out_tables() -> str:

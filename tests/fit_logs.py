@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from oppo_sim.columns import RESPONSE_LENGTH, STAGES, TRAINED_STEP
+from oppo_sim.columns import RESPONSE_LENGTH, STAGES, TIMING_STEP, TRAINED_STEP
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
@@ -98,3 +98,11 @@ def verl_log(
         lines.append(f"(TaskRunner pid=7) step:{number} - {listed}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def seconds_of_a_step(terms: CostTerms) -> float:
+    """Simulated, the mean after the first."""
+    scenario = fit_scenario()
+    costs = scenario.costs.model_copy(update={"terms": terms})
+    run = simulate(scenario.model_copy(update={"costs": costs}), policy="sequential", seed=7, steps=12)
+    return float(run.steps[TIMING_STEP].to_numpy()[1:].mean())

@@ -1,23 +1,18 @@
 """Known terms come back from simulated logs, within intervals that hold as often as they say."""
 
-import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from oppo_sim.columns import ROLLOUTS_ADMITTED, TIMING_STEP
+from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.priors import log_priors
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.estimate import FitResult, fit_logs
-from oppo_sim.fit.features import build_features
-from oppo_sim.fit.reading import read_step_log
 from oppo_sim.fit.sources import open_log
-from oppo_sim.simulation import simulate
-from tests.fit_logs import ALL, TRUTH, fit_scenario, verl_log
+from tests.fit_logs import ALL, TRUTH, fit_scenario, seconds_of_a_step, verl_log
 
 PRIORS = log_priors()
 
@@ -183,14 +178,6 @@ def test_a_batch_that_the_run_did_not_have_is_refused(small: Path) -> None:
         fit(small, fit_scenario(rollout_batch_size=32))
 
 
-def seconds_of_a_step(terms: CostTerms) -> float:
-    """Simulated, the mean after the first."""
-    scenario = fit_scenario()
-    costs = scenario.costs.model_copy(update={"terms": terms})
-    run = simulate(scenario.model_copy(update={"costs": costs}), policy="sequential", seed=7, steps=12)
-    return float(run.steps[TIMING_STEP].to_numpy()[1:].mean())
-
-
 def test_the_fitted_costs_give_the_seconds_of_the_run(fitted: FitResult) -> None:
     assert seconds_of_a_step(fitted.point) == pytest.approx(seconds_of_a_step(TRUTH), rel=0.03)
 
@@ -224,61 +211,3 @@ def test_filtered_groups_are_told_from_tokens_and_seconds_a_token(tmp_path: Path
     (tmp_path / "c.log").write_text(without + "\n")
     untold = fit(tmp_path / "c.log", scenario, draws=50, fit_steps=ALL)
     assert any("how many" in note for note in untold.notes)
-
-
-def batched_log(folder: Path, counts: Sequence[int]) -> Path:
-    """What verl would print of a run that generates ``counts`` batches in its steps: each step of the log is
-    as many simulated ones, of which the last is trained."""
-    whole = verl_log(folder / "whole.log", fit_scenario(), TRUTH, steps=sum(counts))
-    each = iter(whole.read_text().splitlines())
-    lines = []
-    for number, count in enumerate(counts, start=1):
-        steps = [next(each) for _ in range(count)]
-        gen = [float(re.search(r"timing_s/gen:np.float64\(([^)]*)\)", line)[1]) for line in steps]  # type: ignore[index]
-        last = re.sub(r"step:\d+ ", f"step:{number} ", steps[-1], count=1)
-        last = last.replace(f"gen:np.float64({gen[-1]})", f"gen:{sum(gen)}")
-        step = float(re.search(r"timing_s/step:np.float64\(([^)]*)\)", last)[1])  # type: ignore[index]
-        last = last.replace(f"step:np.float64({step})", f"step:{step + sum(gen[:-1])}")
-        lines.append(f"{last} - train/num_gen_batches:{count}")
-    path = folder / "batches.log"
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def step_error(result: FitResult) -> float:
-    """Median error of a step that was held back."""
-    return next(each.model.median for each in result.held_out[0].judgements if each.column == TIMING_STEP)
-
-
-def test_batches_of_a_step_are_generated_one_after_the_other(tmp_path: Path) -> None:
-    path = batched_log(tmp_path, [1, 2, 3, 2] * 6)
-    result = fit(path, fit_scenario(), draws=100, fit_steps=16)
-    error = step_error(result)
-    assert error < 0.1  # the longest of batches that are not trained are not known
-    assert seconds_of_a_step(result.point) == pytest.approx(seconds_of_a_step(TRUTH), rel=0.06)
-    assert any("1 to 3 batches" in note for note in result.notes)
-    text = path.read_text()
-    (tmp_path / "uncounted.log").write_text(re.sub(" - train/num_gen_batches:\\d", "", text))
-    without = fit(tmp_path / "uncounted.log", fit_scenario(), draws=100, fit_steps=16)
-    assert step_error(without) > 2 * error
-
-
-def test_the_size_of_generation_batches_is_the_scenarios(tmp_path: Path) -> None:
-    path = batched_log(tmp_path, [1, 2] * 3)
-    log = read_step_log(path)
-    alone, _ = build_features(log, fit_scenario())
-    larger, _ = build_features(log, fit_scenario(dynamic_sampling={"gen_batch_size": 128}))
-    assert alone.batches.tolist() == [1, 2] * 3
-    assert larger.area == pytest.approx(2 * alone.area, rel=0.1)
-    path.write_text(re.sub(" - train/num_gen_batches:\\d", "", path.read_text()))
-    uncounted, _ = build_features(read_step_log(path), fit_scenario(dynamic_sampling={"gen_batch_size": 128}))
-    assert uncounted.area == pytest.approx(alone.area / alone.batches, rel=0.1)
-
-
-def test_a_run_of_ours_has_the_batches_that_it_admitted(tmp_path: Path) -> None:
-    judged = {"enable": True, "pass_rate": {"alpha": 0.3, "beta": 0.3}, "gen_batch_size": 64}
-    scenario = fit_scenario(group_size=4, dynamic_sampling=judged)
-    run = simulate(scenario, policy="sequential", steps=6, folder=tmp_path / "run")
-    features, _ = build_features(open_log(tmp_path / "run"), scenario)
-    assert features.batches.tolist() == (run.steps[ROLLOUTS_ADMITTED] / 64).tolist()
-    assert features.batches.max() > 1

@@ -4,13 +4,14 @@ verl and NeMo RL generate a whole batch, keep the groups whose rewards differ, a
 there are enough; seconds of generation are the sum. The log has the lengths of what is trained alone.
 """
 
-from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.columns import GENERATION_BATCHES, ROLLOUTS_ADMITTED, SLOWEST_LENGTH
+from oppo_sim.dynamic_sampling import DynamicSampling, PassRate
 from oppo_sim.fit.lengths import LengthFigures, rebuilt_lengths
 
 if TYPE_CHECKING:
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from oppo_sim.scenario.schema import Scenario
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_SHARES: Final[Floats] = np.linspace(0.01, 0.99, 491)
+"""Of groups that are kept: a scenario takes no less than the first."""
+_SHAPES: Final = (1e-3, 1e3)
 
 
 def batches_of(row: Mapping[Hashable, float], scenario: "Scenario") -> int:
@@ -38,20 +44,96 @@ def batch_size(row: Mapping[Hashable, float], scenario: "Scenario") -> int | Non
 
 def batches_note(log: "StepLog", scenario: "Scenario") -> str | None:
     """What a user should know of it; None: every step generated one batch."""
-    counts = [batches_of(row, scenario) for row in log.frame.to_dict("records")]
+    counts = _counts(log, scenario)
     if max(counts) == 1:
         return None
-    said = (
+    return (
         f"generation of a step is {min(counts)} to {max(counts)} batches, one after the other"
         f" (num_gen_batches), and was fitted as such"
     )
-    sampling = scenario.dynamic_sampling
-    if sampling.enable and sampling.gen_batch_size:
-        return said
-    return (
-        f"{said}; the written scenario does not run so: set dynamic_sampling.enable, gen_batch_size (rollouts"
-        " a batch) and pass_rate in it"
+
+
+def as_sampled(scenario: "Scenario", logs: Sequence["StepLog"]) -> tuple["Scenario", str | None]:
+    """The scenario that generates in batches as the runs of its logs did, and a sentence that says so; as it
+    is where each step of theirs generated one.
+
+    How many batches a step took tells what share of the groups was kept, and that the pass rate: of a
+    symmetric beta distribution, since counts tell one number. Rewards or a pass rate that the scenario has
+    are left as they are.
+    """
+    counts = [count for log in logs for count in _counts(log, scenario)]
+    if max(counts) == 1:
+        return scenario, None
+    sampling, size = scenario.dynamic_sampling, scenario.group_size
+    generated = sampling.gen_batch_size or scenario.rollout_batch_size
+    reason = (
+        "its group_size is 1: set it to the samples of a prompt"
+        if size == 1
+        else f"its dynamic_sampling.gen_batch_size {generated} is less than rollout_batch_size"
+        f" {scenario.rollout_batch_size}"
+        if generated < scenario.rollout_batch_size
+        else f"its dynamic_sampling.gen_batch_size {generated} is no multiple of group_size {size}"
+        if generated % size
+        else None
     )
+    if reason:
+        return scenario, f"the written scenario does not generate in batches, since {reason}"
+    said = f"the written scenario generates in batches of {generated} rollouts, too (dynamic_sampling"
+    settings: dict[str, object] = {"enable": True, "gen_batch_size": generated}
+    if sampling.enable or sampling.pass_rate:
+        said += ")"
+    else:
+        low, share, high = kept_shares(counts, generated // size, scenario.rollout_batch_size // size)
+        rate = _pass_rate(share, size)
+        settings["pass_rate"] = rate
+        said += (
+            f"), and keeps {rate.kept_share(size):.2g} of its groups of {size}: the counts of the log say"
+            f" {share:.2g} [{low:.2g}, {high:.2g}]"
+        )
+    if sampling.enable and sampling.gen_batch_size:
+        return scenario, None
+    changed = DynamicSampling.model_validate({**dict(sampling), **settings})
+    return scenario.model_copy(update={"dynamic_sampling": changed}), said
+
+
+def kept_shares(counts: Sequence[int], groups: int, needed: int) -> tuple[float, float, float]:
+    """Share of groups that are kept, its 95 % interval about its mean: (low, mean, high).
+
+    A step that took k batches of ``groups`` kept fewer than ``needed`` of the first k − 1 and as many in all
+    k. Every share from 0.01 to 0.99 is as likely before.
+    """
+    from scipy.stats import binom
+
+    logs = np.zeros(len(_SHARES))
+    for count, times in zip(*np.unique(counts, return_counts=True), strict=True):
+        short_before = binom.cdf(needed - 1, (count - 1) * groups, _SHARES)
+        short = binom.cdf(needed - 1, count * groups, _SHARES)
+        logs += times * np.log(np.maximum(short_before - short, 1e-300))
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    low, high = np.interp((0.025, 0.975), np.cumsum(weights), _SHARES)
+    return float(low), float(weights @ _SHARES), float(high)
+
+
+def _pass_rate(share: float, group_size: int) -> PassRate:
+    """Symmetric, so that ``share`` of the groups is kept; the most that can be where that is more."""
+    from scipy.optimize import brentq
+
+    def over(log_shape: float) -> float:
+        shape = float(np.exp(log_shape))
+        return PassRate(alpha=shape, beta=shape).kept_share(group_size) - share
+
+    low, high = np.log(_SHAPES)
+    if over(low) >= 0.0:
+        shape = _SHAPES[0]
+    else:
+        shape = _SHAPES[1] if over(high) <= 0.0 else float(np.exp(brentq(over, low, high)))
+    shape = float(f"{shape:.3g}")
+    return PassRate(alpha=shape, beta=shape)
+
+
+def _counts(log: "StepLog", scenario: "Scenario") -> list[int]:
+    return [batches_of(row, scenario) for row in log.frame.to_dict("records")]
 
 
 def in_batches(

@@ -12,6 +12,7 @@ from oppo_sim.costs.priors import Prior
 from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.errors import OppoError
+from oppo_sim.fit.batches import as_sampled
 from oppo_sim.fit.features import Features, Floats, build_features
 from oppo_sim.fit.gathers import GATHER
 from oppo_sim.fit.identify import CUTS, OddStep, Told, cuts_not_told, odd_steps, told_table, told_terms
@@ -184,7 +185,14 @@ def fit_logs(
         ahead.append(HeldOut(part.log.name, steps, len(part.features), tuple(found)))
     waits = np.concatenate([part.features.wait for part in parts])
     wait = float(np.mean(waits)) * np.minimum(posterior.terms.get(TOOL_WAIT, np.ones(posterior.size)), 1.0)
-    distinct = {part.scenario.content_hash: part for part in parts}
+    distinct: dict[str, list[LogPart]] = {}
+    for part in parts:
+        distinct.setdefault(part.scenario.content_hash, []).append(part)
+    fitted_scenarios = []
+    for alike in distinct.values():
+        scenario, said = as_sampled(alike[0].scenario, [part.log for part in alike])
+        notes += [f"{alike[0].log.name}: {said}"] if said else []
+        fitted_scenarios.append(Fitted(scenario, tuple(cost_draws(posterior, parts, alike[-1], wait, seed))))
     progress(Progress("all steps", _STAGES, _STAGES))
     return FitResult(
         parts=tuple(parts),
@@ -197,10 +205,7 @@ def fit_logs(
             for odd in odd_steps(part.log, number, part.features, part.members, posterior)
         ),
         posterior=posterior,
-        fitted=tuple(
-            Fitted(part.scenario, tuple(cost_draws(posterior, parts, part, wait, seed)))
-            for part in distinct.values()
-        ),
+        fitted=tuple(fitted_scenarios),
         wait_s=float(wait.mean()),
         notes=tuple(notes),
         trends=tuple(trends),

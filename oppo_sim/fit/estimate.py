@@ -24,6 +24,7 @@ from oppo_sim.fit.plausible import overlaps, refuse_twice, refuse_units
 from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
 from oppo_sim.fit.priors import TOOL_WAIT, priors_for, with_stage_seconds
 from oppo_sim.fit.reading import StepLog
+from oppo_sim.fit.sampling import on_one_blas_thread
 from oppo_sim.fit.trends import Trend, trends_of
 from oppo_sim.fit.unrun import as_run
 from oppo_sim.progress import OnProgress, Progress, unheard
@@ -133,6 +134,7 @@ class FitResult:
         return len(self.posterior.terms)
 
 
+@on_one_blas_thread
 def fit_logs(
     logs: Sequence[tuple[StepLog, Scenario]],
     judged: Sequence[tuple[StepLog, Scenario]] = (),

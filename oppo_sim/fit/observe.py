@@ -23,6 +23,7 @@ from oppo_sim.fit.estimate import mean_terms
 from oppo_sim.fit.identify import CUTS, Told, told_of, told_table
 from oppo_sim.fit.priors import priors_for
 from oppo_sim.fit.record import FORMAT
+from oppo_sim.fit.sampling import on_one_blas_thread
 from oppo_sim.fit.tempering import resampled, tempered, weights_of, worth
 from oppo_sim.progress import OnProgress, Progress, unheard
 from oppo_sim.scenario.build import cost_context
@@ -130,6 +131,7 @@ def read_observation(text: str) -> Observation:
     return Observation(text, name, low, high, spread)
 
 
+@on_one_blas_thread
 def observed_costs(
     scenario: Scenario,
     observed: Sequence[str],
@@ -198,6 +200,7 @@ def observed_costs(
     )
 
 
+@on_one_blas_thread
 def log_evidence(scenario: Scenario, observed: Sequence[str], *, draws: int = 4000, seed: int = 0) -> float:
     """How well a scenario explains what was observed of its sequential baseline: the log of the mean
     likelihood over draws of the priors, computed stage by stage. Of two scenarios the difference is the log

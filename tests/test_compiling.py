@@ -157,6 +157,29 @@ def test_a_process_that_compiles_first_changes_no_result(
     assert beside == alone
 
 
+FEW_RUNS = """
+import sys
+from oppo_sim.runs import execute
+from oppo_sim.runs.execute import Executor, Runner
+from oppo_sim.runs.request import request_of
+from oppo_sim.scenario.load import load_scenario
+
+execute.Runner._in_processes = None  # would be a TypeError
+requests = [request_of(load_scenario("h200-single", ["steps=40"]), seed=seed) for seed in range(30)]
+execute.WORTHWHILE_SECONDS = float(sys.argv[1])
+with Runner(Executor("processes", 2)) as runner:
+    print(sum(len(done) for done in runner.run(requests)))
+"""
+
+
+def test_runs_that_the_kernel_makes_at_once_are_not_handed_to_processes() -> None:
+    """30 runs on SimPy would take ten seconds or so; loaded, the kernel makes all in one."""
+    compile_first()
+    assert _python(["-c", FEW_RUNS, "3"], dict(os.environ)) == "30\n"
+    with pytest.raises(subprocess.CalledProcessError):  # the check can fail
+        _python(["-c", FEW_RUNS, "0"], dict(os.environ))
+
+
 def test_a_folder_that_cannot_be_written_is_replaced_by_one_that_can(tmp_path: Path) -> None:
     taken = tmp_path / "file"
     taken.write_text("")

@@ -146,6 +146,11 @@ def lacks_kernel() -> bool:
     return _chooser.lacks_kernel
 
 
+def will_load() -> bool:
+    """Runs of this process were made on SimPy only because loading the kernel was not worth it yet."""
+    return _chooser.will_load and not is_loaded()
+
+
 def compile_instead() -> None:
     """Compile in this process, at its priority, in place of one beside."""
     end_beside()

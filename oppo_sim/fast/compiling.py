@@ -30,6 +30,8 @@ ROLLOUT_S: Final = 30e-6
 """Seconds that SimPy takes for a rollout of a step, roughly (``experiments/bench_simulator.py``)."""
 LOADING_S: Final = 0.5
 """Seconds that it takes to import numba and to load compiled code: less work than this is done without."""
+FASTER: Final = 50.0
+"""How much sooner a compiled run is done, at least (``experiments/bench_fast.py``)."""
 COMPILING_S: Final = 2.0
 """Less work than this starts no compiler."""
 LOOK_S: Final = 0.25
@@ -76,6 +78,11 @@ class Chooser:
     def lacks_kernel(self) -> bool:
         """Runs were made on SimPy only because nothing is compiled yet."""
         return self._spent > 0 and not is_compiled()
+
+    @property
+    def will_load(self) -> bool:
+        """Runs were made on SimPy, of which the next ones are worth loading what is compiled."""
+        return self._spent > 0 and is_compiled()
 
     def became_ready(self, left_s: float) -> bool:
         """In the middle of a run on SimPy with about ``left_s`` seconds to go: True if it is better begun

@@ -101,14 +101,23 @@ class Runner:
         self._resources.close()
 
     def _here(self, request: RunRequest) -> Finished:
+        from oppo_sim.fast.choose import is_loaded
+
+        loaded = is_loaded()
         result = evaluate(request)
         self._spent += result.seconds if self._seconds else 0.0  # the first also builds
-        self._learn([(request, result)])
+        if is_loaded() and not loaded:
+            self._seconds.clear()  # of SimPy, and of loading the kernel: the next runs take a fraction
+        else:
+            self._learn([(request, result)])
         return [(request, result)]
 
     def _worth_here(self, left: int) -> bool:
         """Run the next one in this process. The first two always are: the first also builds, for
         the cache of all processes, and the second says how long a run takes."""
+        from oppo_sim.fast.choose import will_load
+        from oppo_sim.fast.compiling import FASTER, LOADING_S
+
         name = self._executor.name
         if name == "serial" or (name == "processes" and (self._jobs == 1 or left == 1)):
             return True
@@ -117,6 +126,8 @@ class Runner:
         seconds = left * self._seconds[-1]
         if self._started:
             return seconds < HANDING_SECONDS
+        if will_load():
+            seconds = min(seconds, LOADING_S + seconds / FASTER)
         # What was done here counts: a search that has gone on for so long will go on.
         return name == "processes" and self._spent + seconds < WORTHWHILE_SECONDS
 

@@ -479,6 +479,98 @@ def econ_lora(samples: int) -> dict[str, Any]:
     }
 
 
+R1_DISTILL_1_5B = {
+    "num_hidden_layers": 28,
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
+}
+
+
+def asycn_verl() -> dict[str, Any]:
+    """The scenario of 36 verl runs (0.8, vLLM server, eager) of DeepSeek-R1-Distill-Qwen-1.5B on a node of 8
+    GPUs, which differ in losses and learning rates alone, without its trace: the configuration beside each
+    log. verl's own MFU says that the GPU is one of Hopper with all of its products; an H100 is taken."""
+    return {
+        "format": "oppo-scenario/1",
+        "name": "asycn_verl",
+        "rollout_batch_size": 128 * 8,
+        "group_size": 8,
+        "max_prompt_length": 1024,
+        "max_response_length": 8192,
+        "rollout": {"num_replicas": 8, "kv_capacity_tokens": "auto", "max_num_seqs": 1024},
+        "training": {
+            "num_ppo_epochs": 1,
+            "num_mini_batches": 128 // 32,
+            "micro_batch_tokens": 9516,
+            "reduce_dtype": "float32",
+            "num_gpus": 8,
+            "critic": "none",
+            "ref": False,
+            "gradient_checkpointing": True,
+            "param_offload": True,
+            "optimizer_offload": True,
+            "weight_sync": {"kind": "reshard"},
+        },
+        "costs": {
+            "kind": "composed",
+            "device": "H100",
+            "actor_model": R1_DISTILL_1_5B,
+            "reward_model": {"kind": "verifier"},
+            "rollout": {
+                "tensor_parallel": 1,
+                "host": host_of("async", eager=True),
+                "gpu_memory_utilization": 0.8,
+                "sleep_mode": True,
+                "max_num_batched_tokens": 24576,
+            },
+        },
+        "policy": "sequential",
+    }
+
+
+def cluster_verl() -> dict[str, Any]:
+    """The scenario of a verl run (0.4, vLLM eager) of Qwen2.5-Math-7B on eight nodes of 8 GPUs, without its
+    trace: the script and the configuration that its log prints. verl's own MFU and 113 GB reserved say that
+    the GPU is an H20 of 141 GB. Parameters are sharded over 32 of the 64."""
+    return {
+        "format": "oppo-scenario/1",
+        "name": "cluster_verl",
+        "rollout_batch_size": 512 * 16,
+        "group_size": 16,
+        "max_prompt_length": 2048,
+        "max_response_length": 8192,
+        "rollout": {"num_replicas": 16, "kv_capacity_tokens": "auto", "max_num_seqs": 1024},
+        "training": {
+            "num_ppo_epochs": 1,
+            "num_mini_batches": 512 // 32,
+            "micro_batch_tokens": 20480,
+            "log_prob_micro_batch_tokens": 30720,
+            "reduce_dtype": "float32",
+            "num_gpus": 64,
+            "sequence_parallel": 4,
+            "critic": "none",
+            "ref": False,
+            "gradient_checkpointing": True,
+            "param_offload": True,
+            "optimizer_offload": True,
+            "weight_sync": {"kind": "reshard"},
+        },
+        "costs": {
+            "kind": "roofline",  # the package has no tables of an H20
+            "device": "H20",
+            # Qwen2.5-Math-7B has the shape of Qwen2.5-7B.
+            "actor_model": "Qwen/Qwen2.5-7B-Instruct",
+            "reward_model": {"kind": "verifier"},
+            "rollout": _eager_engine(4, 0.8) | {"max_num_batched_tokens": 10240},
+        },
+        "policy": "sequential",
+    }
+
+
 def host_of(mode: str, eager: bool) -> str:
     """The host preset of vLLM under verl, from `rollout.mode` and `rollout.enforce_eager`."""
     if eager:

@@ -6,6 +6,8 @@ from typing import Any
 
 from scenarios import (
     GEMMA_2_2B,
+    asycn_verl,
+    cluster_verl,
     dstack_h100,
     econ_lora,
     nemo_rl_b200,
@@ -44,6 +46,19 @@ class Unshipped:
 
 _ECON = {**dict.fromkeys(("300", "v2", "v3", "v4", "v5", "v6", "v9", "first"), 1), "four": 4}
 """Run → samples a prompt."""
+_ASYCN = (
+    "clip_low0.2_high0.2_seed0",
+    "a2q_vanilla_lr3.1e-6_seed1",
+    "cd_cosine_1e-5_to_3.1e-6_seed42",
+    "cd_cosine_1e-5_to_3.1e-6_seed1",
+    "clip_low0.1_high0.3_seed1",
+    "clip_low0.3_high0.3_seed42",
+    "a2q_rollout_only_pr95_pp90_lr3.1e-6_seed0",
+    "clip_low0.3_high0.3_seed0",
+    "clip_low0.2_high0.2_seed1",
+    "sigfrac_cfixed_lr1.25e-5_slowema_ret0.95_alpharlim0.05",
+)
+"""Of 31 runs of a hundred steps or more the ten whose names come first by sha256("public_gpu/1:" + name)."""
 _LATER_H20 = ("m20_grpo", "m20_gspo", "b_gspo", "e_drgrpo_scaled", "r1_grpo")
 _QWEN, _UNSAID = "Qwen/Qwen2.5-0.5B-Instruct", "of 80 GB, not said which"
 UNSHIPPED = {
@@ -74,6 +89,11 @@ UNSHIPPED = {
         )
         for run in _ECON
     },
+    **{
+        f"asycn_{run}": Unshipped("8 of Hopper, not said which", "verl, vLLM server, eager", asycn_verl())
+        for run in _ASYCN
+    },
+    "cluster_verl": Unshipped("64 × H20, not said", "verl, vLLM eager", cluster_verl()),
     "qwen3_8b_h20_dapo": Unshipped("4 × H20", "verl, vLLM server", qwen3_8b_h20(reference=False)),
 }
 """By name; where their logs are stands in data/README.md."""

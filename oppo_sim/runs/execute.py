@@ -101,7 +101,7 @@ class Runner:
         self._resources.close()
 
     def _here(self, request: RunRequest) -> Finished:
-        from oppo_sim.fast.choose import is_loaded
+        from oppo_sim.fast.compiled_run import is_loaded
 
         loaded = is_loaded()
         result = evaluate(request)

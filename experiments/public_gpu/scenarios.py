@@ -559,6 +559,7 @@ def cluster_verl() -> dict[str, Any]:
             "optimizer_offload": True,
             "weight_sync": {"kind": "reshard"},
         },
+        "cluster": {"num_gpus_per_node": 8},
         "costs": {
             "kind": "roofline",  # the package has no tables of an H20
             "device": "H20",

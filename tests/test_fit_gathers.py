@@ -8,6 +8,7 @@ import pytest
 
 from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import CostTerms
+from oppo_sim.fit import gathers
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.features import build_features
 from oppo_sim.fit.gathers import GATHER, gathers_of
@@ -22,7 +23,15 @@ STEPS = 40
 SAID = 0.70
 
 
-def sharded(link: float, device: str = "A100-80-PCIe", **training: Any) -> Any:
+def sharded(
+    link: float,
+    device: str = "A100-80-PCIe",
+    *,
+    mean: float = 150.0,
+    last_factor: float = 6.0,
+    cluster: dict[str, float] | None = None,
+    **training: Any,
+) -> Any:
     """A 7B model on four devices whose micro-batches are few rollouts, so that gathers may be the slower; short
     responses first, six times as long at the end."""
     return fit_scenario(
@@ -30,11 +39,11 @@ def sharded(link: float, device: str = "A100-80-PCIe", **training: Any) -> Any:
         trace={
             "synth": {
                 "distribution": "lognormal",
-                "mean": 150.0,
-                "p99": 450.0,
+                "mean": mean,
+                "p99": min(3.0 * mean, 1400.0),
                 "rows": 64 * STEPS,
                 "steps": STEPS,
-                "drift": {"kind": "linear", "last_factor": 6.0},
+                "drift": {"kind": "linear", "last_factor": last_factor},
             },
             "prompt_length": 100,
             "sampling": "by_step",
@@ -56,6 +65,7 @@ def sharded(link: float, device: str = "A100-80-PCIe", **training: Any) -> Any:
             "rollout": {"sleep_mode": True},
             "training": {"achievable": {"link": link}},
         },
+        **({"cluster": cluster, "rollout": {"num_replicas": 4}} if cluster else {}),
     )
 
 
@@ -76,8 +86,8 @@ def test_a_factor_on_gathers_is_that_of_their_rate(log: Path) -> None:
     assert set(believed.gathers) == {"old_log_prob", "update_actor"}
     for factor in (0.8, 1.0, 2.0, 6.0):
         other, _ = features_of(log, sharded(SAID / factor))
-        for stage, gathers in believed.gathers.items():
-            found = gathers.seconds(np.ones(1), np.full(1, factor))
+        for stage, one in believed.gathers.items():
+            found = one.seconds(np.ones(1), np.full(1, factor))
             assert found == pytest.approx(other.stages[stage], rel=1e-7)
 
 
@@ -109,3 +119,24 @@ def test_a_run_whose_gathers_are_slower_than_said_is_predicted_where_it_computes
         ratio = (again[f"timing_s/{stage}"] / before[f"timing_s/{stage}"]).to_numpy()
         assert np.median(np.abs(ratio - 1.0)) < 0.1
         assert ratio.mean() == pytest.approx(1.0, abs=0.05)
+
+
+def test_between_nodes_intervals_hold_gathers_at_a_third_of_the_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hidden behind the arithmetic of long responses, all of an update of short ones."""
+
+    def scenario(link_bytes_per_s: float) -> Any:
+        nodes = {"num_gpus_per_node": 2, "node_link_bytes_per_s": link_bytes_per_s}
+        return sharded(SAID, "A100-80", mean=900.0, last_factor=0.03, cluster=nodes, micro_batch_rollouts=16)
+
+    path = verl_log(tmp_path / "nodes.log", scenario(1.67e10), TRUTH, steps=STEPS, noise=0.004)
+
+    def share_inside() -> float:
+        (held,) = fit(path, scenario(5e10), fit_steps=15, draws=100).held_out
+        found = next(each for each in held.judgements if each.column == "timing_s/update_actor").prediction
+        return float(np.mean((found.low <= found.measured) & (found.measured <= found.high)))
+
+    assert share_inside() > 0.9
+    monkeypatch.setattr(gathers, "BETWEEN_NODES", gathers.PRIOR)  # as within a node
+    assert share_inside() < 0.8

@@ -30,8 +30,15 @@ PRIOR: Final = Prior(
     "shares of a link that gathers reach: 0.68 to 0.74 over NVLink, 0.36 to 0.74 over PCIe, 0.44 between"
     " eight cards of PCIe Gen5 (docs/costs.md; NVIDIA/nccl#1639); 0.70 assumed",
 )
-_REACH: Final = 2.7
-"""A factor that may well be: 95 % of the prior lie below."""
+BETWEEN_NODES: Final = Prior(
+    GATHER,
+    1.0,
+    1.2,
+    "links between nodes are 25 Gb/s (Ethernet) to 400 Gb/s (InfiniBand) a GPU, and a scenario hardly knows"
+    " them: on 64 H20 in eight nodes weights came at 3 GB/s a GPU (docs/fit.md)",
+)
+_REACH: Final = 1.96
+"""How many standard deviations of the prior a factor may well be above its median."""
 _COUNTS: Final = 0.01
 """Of a stage's seconds."""
 _DEAR: Final = 1e6
@@ -68,17 +75,24 @@ class Gathers(NamedTuple):
         return Gathers(*(each[rows] for each in self))
 
 
+def prior_of(between_nodes: bool) -> Prior:
+    """What is believed of the factor."""
+    return BETWEEN_NODES if between_nodes else PRIOR
+
+
 def gathers_of(training: TrainingCost, seconds: Callable[[TrainingCost], Seconds]) -> dict[str, Gathers]:
     """By training stage whose seconds depend on the rate of gathers. ``seconds``: of every step under some
     costs. Empty where nothing is sharded so, or gathers hide behind the arithmetic."""
     if not isinstance(training, RooflineTraining) or training.training.sharding != "full":
         return {}
     at = [seconds(replace(training, gather_factor=factor)) for factor in (0.0, _DEAR, 2.0 * _DEAR)]
+    prior = prior_of(training.gather_link_bytes_per_s is not None)
+    reach = prior.median * np.exp(_REACH * prior.sigma)
     found = {}
     for stage in (name for name in TRAINING_STAGES if name != "update_weights"):
         none, dear, dearer = (each[stage] for each in at)
         gathered = (dearer - dear) / _DEAR
         gathers = Gathers(none, dear - _DEAR * gathered, gathered)
-        if np.any(gathers.seconds(np.ones(1), np.full(1, _REACH)) > (1.0 + _COUNTS) * none):
+        if np.any(gathers.seconds(np.ones(1), np.full(1, reach)) > (1.0 + _COUNTS) * none):
             found[stage] = gathers
     return found

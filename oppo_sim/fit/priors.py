@@ -43,8 +43,9 @@ def priors_for(scenarios: Sequence[Scenario], *, in_place: bool = False) -> dict
     """
     in_place = in_place and any(each.training.weight_sync.kind != "reshard" for each in scenarios)
     known: dict[str, Prior] = {}
-    for scenario in scenarios:
-        for prior in scenario.costs.priors(cost_context(scenario)):
+    contexts = [cost_context(scenario) for scenario in scenarios]
+    for scenario, context in zip(scenarios, contexts, strict=True):
+        for prior in scenario.costs.priors(context):
             before = known.get(prior.term)
             known[prior.term] = prior if before is None or before.sigma < prior.sigma else before
     return {
@@ -52,5 +53,5 @@ def priors_for(scenarios: Sequence[Scenario], *, in_place: bool = False) -> dict
         TOOL_TOKENS: _TOOLS,
         TOOL_WAIT: _WAIT,
         offload.OFFLOAD: offload.PRIOR,
-        gathers.GATHER: gathers.PRIOR,
+        gathers.GATHER: gathers.prior_of(any(context.training_spans_nodes for context in contexts)),
     }

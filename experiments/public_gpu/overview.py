@@ -169,12 +169,12 @@ def _is_run(source: str) -> bool:
 
 
 def _named(each: Scored) -> str:
-    """The source with where it comes from: `(develop)`, `(later)`, `(no licence)`."""
+    """The source with where it comes from: `(develop)`, `(later)`, `(not shipped)`."""
     source = each.first.source
     if not each.held_out:
         return f"{source} (develop)"
     if source.startswith(UNSHIPPED_SOURCE):
-        return f"{source.removeprefix(UNSHIPPED_SOURCE).strip(' ,')} (no licence)"
+        return f"{source.removeprefix(UNSHIPPED_SOURCE).strip(' ,')} (not shipped)"
     if source.startswith(LATER):
         return f"openagentrl{source.removeprefix(LATER)} (later)"
     return source

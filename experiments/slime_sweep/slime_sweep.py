@@ -1,6 +1,6 @@
 """One workload under two policies on real GPUs, measured by others: what the simulator predicts of it.
 
-    python experiments/slime_sweep/slime_sweep.py predict    # from lengths and configurations alone
+    python experiments/slime_sweep/slime_sweep.py predict   # from lengths and configurations alone
     python experiments/slime_sweep/slime_sweep.py score     # beside the seconds of the logs
 
 Nine runs of slime (data/README.md): the same model, prompts and batch, colocated and synchronous on 2, 4 and
@@ -179,6 +179,50 @@ def scored(predicted: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+SAME_GPUS = (("async_1_1", "colocated_2"), ("async_3_1", "colocated_4"), ("async_6_1", "colocated_8"))
+"""One step off-policy against colocated on as many GPUs; the last has seven where the other has eight."""
+
+
+def same_gpus(predicted: pd.DataFrame) -> pd.DataFrame:
+    """A row a way and pair: what the policy gains on the same GPUs, predicted (95 %) and measured."""
+    rows: list[Mapping[str, Any]] = []
+    measured = {run.name: mean(measured_step_s(run)[COLD:]) for run in RUNS}
+    for way, found in predicted.groupby("way", sort=False):
+        steps = found.pivot(index="draw", columns="run", values="step_s")
+        for run, other in SAME_GPUS:
+            ratios = steps[other] / steps[run]
+            low, high = np.quantile(ratios[ratios.index >= 0], (0.025, 0.975))
+            rows.append({
+                "way": way, "run": run, "against": other, "predicted": ratios[-1], "low": low, "high": high,
+                "measured": measured[other] / measured[run],
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def draw_figure(table: pd.DataFrame) -> None:
+    """figure.png: speed-ups predicted from the synchronous logs, with intervals, beside what was measured."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    drawn, axis = plt.subplots(figsize=(8, 3.6))
+    rows = table[table["way"] != "unfitted"].reset_index(drop=True)
+    below, above = rows["predicted"] - rows["low"], rows["high"] - rows["predicted"]
+    axis.errorbar(
+        rows.index, rows["predicted"], yerr=[below, above], fmt="o", capsize=4, label="predicted, 95 %"
+    )
+    axis.plot(rows.index, rows["measured"], "kx", ms=8, label="measured")
+    axis.axhline(1.0, color="0.7", lw=0.8)
+    axis.set_xticks(rows.index, rows["run"].str.replace("_1", "+1").str.replace("_", " "), rotation=20)
+    axis.set_ylabel("speed-up over colocated 2")
+    axis.set_ylim(0)
+    axis.legend()
+    drawn.tight_layout()
+    drawn.savefig(FOLDER / "figure.png", dpi=90, metadata={"Software": None})
+    plt.close(drawn)
+
+
 def summary(table: pd.DataFrame) -> dict[str, Any]:
     """Errors of the eight speed-ups of each way."""
     found = {}
@@ -205,9 +249,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if parser.parse_args(arguments).what == "predict":
         predictions().to_csv(FOLDER / "predicted.csv", index=False, float_format="%.6g")
         return
-    table = scored(pd.read_csv(FOLDER / "predicted.csv"))
+    predicted = pd.read_csv(FOLDER / "predicted.csv")
+    table = scored(predicted)
     table.to_csv(FOLDER / "scored.csv", index=False, float_format="%.5g")
+    draw_figure(table)
     print(table.round(3).to_string(index=False))
+    print(same_gpus(predicted).round(3).to_string(index=False))
     print(json.dumps(summary(table), indent=1))
 
 

@@ -109,10 +109,6 @@ def test_only_the_first_scoring_of_a_kind_is_shown(tmp_path: Path, monkeypatch: 
     assert header.split(",") == list(csv.DictReader(log.read_text().splitlines()).fieldnames or [])
 
 
-def test_the_stored_page_is_what_the_stored_results_give() -> None:
-    assert (FOLDER / "README.md").read_text(encoding="utf-8") == page.page_text()
-
-
 def _stored() -> dict[tuple[str, ...], page_rows.Row]:
     return {row.key: row for row in page_rows.read_rows()}
 

@@ -114,9 +114,12 @@ def test_shares_of_groups_that_are_kept_by_hand() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({}, "group_size is 1"),
-        ({"group_size": 4, "dynamic_sampling": {"gen_batch_size": 32}}, "less than rollout_batch_size 64"),
-        ({"group_size": 4, "dynamic_sampling": {"gen_batch_size": 65}}, "no multiple of group_size 4"),
+        ({}, "set group_size to 2 or more"),
+        (
+            {"group_size": 4, "dynamic_sampling": {"gen_batch_size": 32}},
+            "gen_batch_size 32 is less than rollout_batch_size 64",
+        ),
+        ({"group_size": 4, "dynamic_sampling": {"gen_batch_size": 65}}, "gen_batch_size 65"),
     ],
 )
 def test_why_a_written_scenario_cannot_generate_in_batches(

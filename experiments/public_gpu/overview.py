@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from math import isnan, nan
 from statistics import median
 
-from rows import Row, all_scorings, read_rows
+from fitted import FIRST_STEPS
+from rows import Row, first_scorings, later_scorings, read_rows
 from split import LATER, UNSHIPPED_SOURCE
 
-FIRST_STEPS = "fitted, first 15 steps → rest"
 OTHERS = "→ this run"
 UNFITTED = "unfitted"
 
@@ -31,12 +31,8 @@ class Scored:
 
 def scored() -> list[Scored]:
     """Every key of every tier, held-out units first, in the order in which they were first scored."""
-    first: dict[tuple[str, ...], Row] = {}
-    last: dict[tuple[str, ...], Row] = {}
-    for row, _ in all_scorings():
-        first.setdefault(row.key, row)
-        last[row.key] = row
-    held_out = [Scored(first[key], last[key], True) for key in first]
+    last = {row.key: row for row, _ in later_scorings()}
+    held_out = [Scored(row, last.get(row.key, row), True) for row, _ in first_scorings()]
     return held_out + [Scored(row, row, False) for row in read_rows()]
 
 

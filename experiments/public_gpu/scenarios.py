@@ -479,17 +479,6 @@ def econ_lora(samples: int) -> dict[str, Any]:
     }
 
 
-R1_DISTILL_1_5B = {
-    "num_hidden_layers": 28,
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "vocab_size": 151936,
-    "tie_word_embeddings": False,
-}
-
-
 def asycn_verl() -> dict[str, Any]:
     """The scenario of 36 verl runs (0.8, vLLM server, eager) of DeepSeek-R1-Distill-Qwen-1.5B on a node of 8
     GPUs, which differ in losses and learning rates alone, without its trace: the configuration beside each
@@ -518,7 +507,7 @@ def asycn_verl() -> dict[str, Any]:
         "costs": {
             "kind": "composed",
             "device": "H100",
-            "actor_model": R1_DISTILL_1_5B,
+            "actor_model": ACTORS["qwen1_5b_opd"],
             "reward_model": {"kind": "verifier"},
             "rollout": {
                 "tensor_parallel": 1,

@@ -9,7 +9,6 @@ Nine runs of slime (data/README.md): the same model, prompts and batch, colocate
 
 import argparse
 import json
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.costs.uncertainty import machine_draws
 from oppo_sim.fit.call import fit
+from oppo_sim.fit.reading import read_step_log
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
@@ -52,11 +52,6 @@ class Run:
     generating: int
     training: int
     colocated: bool
-
-    @property
-    def gpus(self) -> int:
-        """In all."""
-        return self.generating if self.colocated else self.generating + self.training
 
     @property
     def log(self) -> Path:
@@ -154,49 +149,40 @@ def predictions() -> pd.DataFrame:
 
 def measured_step_s(run: Run) -> list[float]:
     """``perf/step_time`` of each rollout: training and what it waited for, seconds."""
-    found = {
-        int(number): float(seconds)
-        for number, seconds in re.findall(r"perf (\d+): \{.*'perf/step_time': ([0-9.]+)", run.log.read_text())
-    }
-    return [found[number] for number in sorted(found)]
+    seconds: list[float] = read_step_log(run.log, "slime").frame[TIMING_STEP].tolist()
+    return seconds
 
 
-def scored(predicted: pd.DataFrame) -> pd.DataFrame:
-    """A row a run and way: seconds a step and speed-up over ``BASELINE``, predicted (95 %) and measured."""
+def speedups(predicted: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
+    """A row a way and pair (run, the run it is held against): seconds a step of the run, and its speed-up,
+    predicted with 95 % and measured."""
     measured = {run.name: mean(measured_step_s(run)[COLD:]) for run in RUNS}
     rows: list[Mapping[str, Any]] = []
     for way, table in predicted.groupby("way", sort=False):
         steps = table.pivot(index="draw", columns="run", values="step_s")
-        for run in RUNS:
-            speedups = steps[BASELINE] / steps[run.name]
-            low, high = np.quantile(speedups[speedups.index >= 0], (0.025, 0.975))
-            rows.append({
-                "way": way, "run": run.name, "gpus": run.gpus,
-                "predicted_s": steps[run.name][-1], "measured_s": measured[run.name],
-                "predicted": speedups[-1], "low": low, "high": high,
-                "measured": measured[BASELINE] / measured[run.name],
-            })  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-SAME_GPUS = (("async_1_1", "colocated_2"), ("async_3_1", "colocated_4"), ("async_6_1", "colocated_8"))
-"""One step off-policy against colocated on as many GPUs; the last has seven where the other has eight."""
-
-
-def same_gpus(predicted: pd.DataFrame) -> pd.DataFrame:
-    """A row a way and pair: what the policy gains on the same GPUs, predicted (95 %) and measured."""
-    rows: list[Mapping[str, Any]] = []
-    measured = {run.name: mean(measured_step_s(run)[COLD:]) for run in RUNS}
-    for way, found in predicted.groupby("way", sort=False):
-        steps = found.pivot(index="draw", columns="run", values="step_s")
-        for run, other in SAME_GPUS:
-            ratios = steps[other] / steps[run]
+        for run, against in pairs:
+            ratios = steps[against] / steps[run]
             low, high = np.quantile(ratios[ratios.index >= 0], (0.025, 0.975))
             rows.append({
-                "way": way, "run": run, "against": other, "predicted": ratios[-1], "low": low, "high": high,
-                "measured": measured[other] / measured[run],
+                "way": way, "run": run, "against": against,
+                "predicted_s": steps[run][-1], "measured_s": measured[run],
+                "predicted": ratios[-1], "low": low, "high": high,
+                "measured": measured[against] / measured[run],
             })  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def scored(predicted: pd.DataFrame) -> pd.DataFrame:
+    """Every run against ``BASELINE``."""
+    return speedups(predicted, [(run.name, BASELINE) for run in RUNS])
+
+
+SAME_GPUS = (
+    ("async_1_1", "colocated_2"),
+    ("async_3_1", "colocated_4"),
+    ("async_6_1", "colocated_8"),
+)
+"""One step off-policy against colocated on as many GPUs; the last has seven where the other has eight."""
 
 
 def draw_figure(table: pd.DataFrame) -> None:
@@ -254,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table.to_csv(FOLDER / "scored.csv", index=False, float_format="%.5g")
     draw_figure(table)
     print(table.round(3).to_string(index=False))
-    print(same_gpus(predicted).round(3).to_string(index=False))
+    print(speedups(predicted, SAME_GPUS).round(3).to_string(index=False))
     print(json.dumps(summary(table), indent=1))
 
 

@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from oppo_sim.columns import GENERATION_BATCHES, ROLLOUTS_ADMITTED, SLOWEST_LENGTH
 from oppo_sim.dynamic_sampling import DynamicSampling, PassRate
+from oppo_sim.errors import OppoError
 from oppo_sim.fit.lengths import LengthFigures, rebuilt_lengths
+from oppo_sim.scenario.load import scenario_from_plain
 
 if TYPE_CHECKING:
     from oppo_sim.fit.reading import StepLog
@@ -65,35 +67,24 @@ def as_sampled(scenario: "Scenario", logs: Sequence["StepLog"]) -> tuple["Scenar
     if max(counts) == 1:
         return scenario, None
     sampling, size = scenario.dynamic_sampling, scenario.group_size
-    generated = sampling.gen_batch_size or scenario.rollout_batch_size
-    reason = (
-        "its group_size is 1: set it to the samples of a prompt"
-        if size == 1
-        else f"its dynamic_sampling.gen_batch_size {generated} is less than rollout_batch_size"
-        f" {scenario.rollout_batch_size}"
-        if generated < scenario.rollout_batch_size
-        else f"its dynamic_sampling.gen_batch_size {generated} is no multiple of group_size {size}"
-        if generated % size
-        else None
-    )
-    if reason:
-        return scenario, f"the written scenario does not generate in batches, since {reason}"
-    said = f"the written scenario generates in batches of {generated} rollouts, too (dynamic_sampling"
-    settings: dict[str, object] = {"enable": True, "gen_batch_size": generated}
-    if sampling.enable or sampling.pass_rate:
-        said += ")"
-    else:
-        low, share, high = kept_shares(counts, generated // size, scenario.rollout_batch_size // size)
-        rate = _pass_rate(share, size)
-        settings["pass_rate"] = rate
-        said += (
-            f"), and keeps {rate.kept_share(size):.2g} of its groups of {size}: the counts of the log say"
-            f" {share:.2g} [{low:.2g}, {high:.2g}]"
-        )
     if sampling.enable and sampling.gen_batch_size:
         return scenario, None
-    changed = DynamicSampling.model_validate({**dict(sampling), **settings})
-    return scenario.model_copy(update={"dynamic_sampling": changed}), said
+    generated = sampling.gen_batch_size or scenario.rollout_batch_size
+    settings: dict[str, object] = {**dict(sampling), "enable": True, "gen_batch_size": generated}
+    said = f"the written scenario generates in batches of {generated} rollouts, too (dynamic_sampling)"
+    if not (sampling.enable or sampling.pass_rate):
+        low, share, high = kept_shares(counts, generated // size, scenario.rollout_batch_size // size)
+        rate = settings["pass_rate"] = _pass_rate(share, size)
+        said += (
+            f", and keeps {rate.kept_share(size):.2g} of its groups of {size}: the counts of the log say"
+            f" {share:.2g} [{low:.2g}, {high:.2g}]"
+        )
+    changed = scenario.model_copy(update={"dynamic_sampling": DynamicSampling.model_validate(settings)})
+    try:
+        scenario_from_plain(changed.to_plain(), base_dir=scenario.base_dir)
+    except OppoError as error:
+        return scenario, f"the written scenario does not generate in batches: {error}"
+    return changed, said
 
 
 def kept_shares(counts: Sequence[int], groups: int, needed: int) -> tuple[float, float, float]:

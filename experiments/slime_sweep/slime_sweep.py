@@ -200,7 +200,8 @@ def draw_figure(table: pd.DataFrame) -> None:
     )
     axis.plot(rows.index, rows["measured"], "kx", ms=8, label="measured")
     axis.axhline(1.0, color="0.7", lw=0.8)
-    axis.set_xticks(rows.index, rows["run"].str.replace("_1", "+1").str.replace("_", " "), rotation=20)
+    names = [" ".join(name.split("_", 1)).replace("_", "+") for name in rows["run"]]
+    axis.set_xticks(rows.index, names, rotation=20)
     axis.set_ylabel("speed-up over colocated 2")
     axis.set_ylim(0)
     axis.legend()

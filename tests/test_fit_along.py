@@ -169,14 +169,16 @@ def test_steps_that_stall_at_random_have_no_period() -> None:
     assert found_in(steps[:3], seconds[:3], 100.0 + seconds[:3]) is None
 
 
-def drawn(residuals: np.ndarray, after: list[float], beyond: float = 0.0, noise: float = 0.02) -> np.ndarray:
-    """20,000 draws of the drift at steps after a run with these residuals."""
+def drawn(
+    residuals: np.ndarray, after: list[float], beyond: float = 0.0, noise: float = 0.02, draws: int = 20_000
+) -> np.ndarray:
+    """Draws of the drift at steps after a run with these residuals."""
     (walk,) = walks_of_run(
         {"timing_s/gen": Residuals(residuals, noise, True)}, np.arange(len(residuals))
     ).values()
     ahead = Ahead(np.array(after), np.full(len(after), beyond))
     generator = np.random.default_rng(1)
-    return drawn_drift(ahead, walk, generation=True, draws=20_000, generator=generator)[0]
+    return drawn_drift(ahead, walk, generation=True, draws=draws, generator=generator)[0]
 
 
 def width(drift: np.ndarray) -> float:
@@ -278,7 +280,7 @@ def test_intervals_hold_as_often_as_they_say_where_logs_are_as_believed(steps: i
         for begin in np.flatnonzero(changes):
             walk[begin : begin + round(generator.exponential(LASTS))] += CHANGE * generator.standard_normal()
         seconds = walk + 0.02 * generator.standard_normal(steps)
-        drift = drawn(seconds[:15], (np.arange(steps - 15) + 1.0).tolist())[:1000]
+        drift = drawn(seconds[:15], (np.arange(steps - 15) + 1.0).tolist(), draws=1000)
         noisy = drift + 0.02 * generator.standard_normal(drift.shape)
         low, high = np.percentile(noisy, (2.5, 97.5), axis=0)
         inside.append(np.mean((low <= seconds[15:]) & (seconds[15:] <= high)))

@@ -148,7 +148,7 @@ def test_each_of_several_scenarios_is_written_with_its_own_offload(tmp_path: Pat
     kept = {"param_offload": False, "optimizer_offload": False}
     second = first.model_copy(update={"training": first.training.model_copy(update=kept)})
     logs = [verl_log(tmp_path / f"{n}.log", each, TRUTH, steps=8) for n, each in enumerate((first, second))]
-    result = fit(logs, [first, second], draws=60, folder=tmp_path / "fit")
+    result = fit(logs, [first, second], fit_steps=8, draws=60, folder=tmp_path / "fit")
     seconds = result.parts[0].features.offload["update_actor"]
     found, other = (load_scenario(tmp_path / "fit" / f"scenario{n}.yaml") for n in ("", "-2"))
     assert (found.costs.draws, other.costs.draws) == ("draws.csv", "draws-2.csv")

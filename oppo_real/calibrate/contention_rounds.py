@@ -1,10 +1,10 @@
 """Rounds of contention, measured: two processes with engines of their own, in turns, then together."""
 
-import multiprocessing
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from threading import get_native_id
 from time import perf_counter, sleep
@@ -16,8 +16,10 @@ from oppo_real.calibrate.measure import training_batch
 from oppo_real.calibrate.plan import Point
 from oppo_real.engines.interface import Request, ScorePiece
 from oppo_real.placement.cores import available_cores
+from oppo_real.placement.engines import EngineKind
 from oppo_real.placement.events import Job, QueuedPiece
 from oppo_real.placement.host import ReplicaHost, ScorerHost
+from oppo_real.placement.starting import new_process, process_context
 from oppo_sim.errors import OppoError
 
 _HEAD_START_S: Final = 0.05
@@ -33,6 +35,7 @@ class _Answer(RuntimeError):
 
 def measure_contention(
     open_bench: Callable[[], Bench],
+    engines: Sequence[tuple[EngineKind, str]],
     rounds: Mapping[Meeting, int],
     *,
     window_s: float = 1.0,
@@ -44,6 +47,7 @@ def measure_contention(
 
     Args:
         open_bench: makes the engines; called in both processes, so it must be picklable.
+        engines: which they are, each with its device.
         window_s: seconds of one turn; made longer where a unit takes longer.
         cores: CPU cores that both processes share in a meeting; None: all.
         enough_time: asked before each round of a meeting with the seconds it will take; False ends the
@@ -54,7 +58,7 @@ def measure_contention(
     windows: dict[Meeting, float] = {}
     meetings = tuple(rounds)
     shared = [None if cores is None else cores[meeting] for meeting in meetings]
-    with _workers(open_bench, meetings, shared) as (workers, held):
+    with _workers(process_context(engines), open_bench, meetings, shared) as (workers, held):
         for done in range(max(rounds.values(), default=0)):
             for number, meeting in enumerate(meetings):
                 if rounds[meeting] <= done:
@@ -82,17 +86,17 @@ def measure_contention(
 
 @contextmanager
 def _workers(
-    open_bench: Callable[[], Bench], meetings: Sequence[Meeting], cores: Sequence[tuple[int, ...] | None]
+    context: ForkServerContext | SpawnContext,
+    open_bench: Callable[[], Bench],
+    meetings: Sequence[Meeting],
+    cores: Sequence[tuple[int, ...] | None],
 ) -> "Iterator[tuple[list[Connection[Any, Any]], list[float]]]":
     """Both processes, ready, and how many of two such processes the cores of each meeting hold at once."""
-    context = multiprocessing.get_context("spawn")  # a forked process cannot use a CUDA device of its parent
     processes, ends = [], []
     try:
         for _ in range(2):
             here, there = context.Pipe()
-            process = context.Process(
-                target=_serve, args=(there, open_bench, tuple(meetings), tuple(cores)), daemon=True
-            )
+            process = new_process(context, _serve, there, open_bench, tuple(meetings), tuple(cores))
             process.start()
             there.close()
             processes.append(process)
@@ -170,7 +174,7 @@ def _serve(
                 now = point
                 unit, end_unit = _UNIT_OF[activity](bench, point)
             parent.send(_mean_unit(unit, bench, start, end))
-    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+    except (EOFError, BrokenPipeError, ConnectionResetError):
         pass
     except OppoError as error:
         parent.send(_Answer(str(error)))

@@ -310,6 +310,7 @@ def _measure_contention(
     if missing and left >= 4 * effort.window_s:
         for meeting, measured in measure_contention(
             open_here,
+            subject.engines,
             missing,
             window_s=effort.window_s,
             cores=cores,

@@ -66,6 +66,13 @@ class Subject:
         found = {core for one in activities for cores in lists[one] for core in cores or ()}
         return tuple(sorted(found)) or None
 
+    @property
+    def engines(self) -> tuple[tuple[EngineKind, str], ...]:
+        """What is measured, each with its device: a replica, a scoring worker, the trainer."""
+        config = self.config
+        rollout, scoring = config.devices.rollout[0], config.devices.scoring[0]
+        return (config.engine, rollout), (config.scorer, scoring), ("torch", config.devices.training)
+
     def ppo(self) -> "PPOConfig":
         """The trainer's settings; greedy sampling counts as temperature 1."""
         update = {} if self.config.temperature > 0 else {"temperature": 1.0}

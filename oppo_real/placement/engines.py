@@ -76,6 +76,8 @@ class EngineFacts:
     """It takes the first GPUs that its process sees, whatever its device is called."""
     args_inside_ray: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of an engine that is spread over devices inside a worker of Ray."""
+    preload: tuple[str, ...] = ()
+    """Modules that take seconds to import, and use no device when they are imported."""
 
 
 def parallel_size(spec: ActorSpec | ScorerSpec) -> int:
@@ -210,7 +212,16 @@ def _vllm_scorer(spec: ScorerSpec) -> Scorer:
 
 
 ENGINES: Final[Mapping[EngineKind, EngineFacts]] = {
-    "torch": EngineFacts(("torch", "transformers"), _torch_actor, _torch_scorer),
+    "torch": EngineFacts(
+        ("torch", "transformers"),
+        _torch_actor,
+        _torch_scorer,
+        preload=(
+            "oppo_real.engines.torch_actor",
+            "oppo_real.engines.torch_scorer",
+            "transformers.modeling_utils",
+        ),
+    ),
     "vllm": EngineFacts(
         ("vllm",),
         _vllm_actor,

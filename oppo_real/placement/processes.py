@@ -1,8 +1,6 @@
 """Every replica and every scoring worker in a process of its own on this machine, so that decoding, scoring
 and training really overlap."""
 
-import multiprocessing
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.multiprocessing  # teaches pickle to share tensors
@@ -27,11 +25,9 @@ from oppo_real.placement.connected import (
 )
 from oppo_real.placement.engines import ActorSpec, ScorerSpec, parallel_size
 from oppo_real.placement.shared_weights import SharedWeights, layout_of, shared_weights
+from oppo_real.placement.starting import new_process, process_context
 from oppo_real.placement.worker import Pin, serve_replica, serve_scorer
 from oppo_sim.errors import OppoError
-
-START_METHOD: Literal["spawn"] = "spawn"
-"""Of ``multiprocessing``: a new interpreter each, which no driver with a CUDA context can spoil."""
 
 
 class _ProcessLink(PipeLink):
@@ -172,7 +168,12 @@ class ProcessTransport:
         something to do may say nothing; ``kept``: where engines come from and go to. Raises OppoError where
         there is no memory for the weights."""
         self.timeout_s = timeout_s
-        self._context = multiprocessing.get_context(START_METHOD)
+        self._context = process_context(
+            [
+                *((actor.engine, actor.device) for actor, _ in actors),
+                *((scorer.engine, scorer.device) for scorer, _ in scorers),
+            ]
+        )
         self._kept = kept
         self._weights = shared_weights(weights) if kept is None else kept.weights(weights)
         self._woken, self._waker = self._context.Pipe(duplex=False)
@@ -205,9 +206,12 @@ class ProcessTransport:
         ours, theirs = self._context.Pipe()
         # Daemons may not have children, which an engine over several devices has.
         daemon = parallel_size(engine.spec) == 1
-        process = self._context.Process(
-            target=_in_process,
-            args=(engine.serve, theirs, engine.index, *arguments),
+        process = new_process(
+            self._context,
+            engine.serve,
+            theirs,
+            engine.index,
+            *arguments,
             name=f"oppo {name}",
             daemon=daemon,
         )
@@ -253,9 +257,3 @@ def _end(links: Sequence[_ProcessLink]) -> None:
             link.process.kill()
             link.process.join(PATIENCE_S)
         link.connection.close()
-
-
-def _in_process(serve: Callable[..., None], connection: Connection, *arguments: Any) -> None:
-    # The driver decides what an interruption means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(connection, *arguments)

@@ -1,5 +1,4 @@
-"""Says how many of the torch engine's public calls the CUDA machine without a GPU has tests of; worker processes
-that start quickly; torch on one thread."""
+"""Says how many of the torch engine's public calls the CUDA machine without a GPU has tests of; torch on one thread."""
 
 import sys
 from collections.abc import Iterator
@@ -16,15 +15,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture
-def quick_workers() -> Iterator[None]:
-    """Worker processes are forks of one that has torch loaded, in a tenth of the time of new interpreters."""
-    from tests.real.faults import workers_started_by
-
-    with workers_started_by("forkserver"):
-        yield
 
 
 def pytest_report_collectionfinish() -> str:

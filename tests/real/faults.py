@@ -29,7 +29,8 @@ import pandas as pd
 import torch
 
 from oppo_real.checkpoint import FILE
-from oppo_real.placement import processes
+from oppo_real.placement import processes, starting
+from oppo_real.placement.starting import StartMethod
 from oppo_real.ppo.trainer import PPOTrainer
 from oppo_real.run.folder import RealRequest, run_to_folder
 from oppo_real.run.setup import build_real_setup
@@ -92,8 +93,8 @@ class Case:
     faults: tuple[Fault, ...]
     lock_step: bool = True
     checkpoint_every: int = 1
-    start: Literal["forkserver", "spawn"] = "forkserver"
-    """How workers are started: a fork of a process with torch in it takes a tenth of a new interpreter's time."""
+    start: StartMethod = "forkserver"
+    """How workers are started."""
 
     def request(self, folder: Path, *, resume: bool = False) -> RealRequest:
         """The run into ``folder``: PPO of tiny models over replayed lengths, two replicas and a scoring worker in
@@ -184,12 +185,9 @@ def _messages_counted(count: Count, fault: Fault | None = None) -> Iterator[None
 
 
 @contextmanager
-def workers_started_by(start: str) -> Iterator[None]:
-    """Worker processes inside the block; ``forkserver`` takes a tenth of a new interpreter's time."""
-    preloaded = ["oppo_real.engines.torch_actor", "oppo_real.engines.torch_scorer", "tests.real.faults"]
-    qwen2 = "transformers.models.qwen2.modeling_qwen2"
-    multiprocessing.get_context("forkserver").set_forkserver_preload([*preloaded, qwen2])
-    with patch.object(processes, "START_METHOD", start):
+def workers_started_by(start: StartMethod) -> Iterator[None]:
+    """Worker processes inside the block, as on a CPU or as on a GPU."""
+    with patch.object(starting, "start_method", lambda engine, device: start):
         yield
 
 

@@ -45,7 +45,7 @@ def test_two_processes_slow_each_other_down_on_one_core() -> None:
     rounds: dict[Meeting, list[Round]] = {}
     wanted = {meeting: 2 if number == 1 else 3 for number, meeting in enumerate(meetings)}
     cores = dict.fromkeys(meetings, (core,))
-    for meeting, found in measure_contention(open_here, wanted, window_s=0.3, cores=cores):
+    for meeting, found in measure_contention(open_here, SUBJECT.engines, wanted, window_s=0.3, cores=cores):
         rounds.setdefault(meeting, []).append(found)
     assert {meeting: len(found) for meeting, found in rounds.items()} == wanted
     contention = [contention_of(meeting, found) for meeting, found in rounds.items()]
@@ -63,7 +63,8 @@ def test_a_process_that_cannot_build_its_engine_says_why() -> None:
         SUBJECT, config=config(models={"actor": {**MODEL, "max_position_embeddings": 16}, "reward": MODEL})
     )
     with pytest.raises(OppoError, match="the actor takes 16"):
-        list(measure_contention(partial(open_bench, broken, SIZES), {meetings_of(make_plan(SIZES))[0]: 1}))
+        meeting = meetings_of(make_plan(SIZES))[0]
+        list(measure_contention(partial(open_bench, broken, SIZES), broken.engines, {meeting: 1}))
 
 
 def met(rollouts: int, *rounds: Round) -> Contention:

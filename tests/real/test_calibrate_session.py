@@ -264,7 +264,7 @@ def test_other_work_is_told_and_only_what_the_budget_left_out_is_incomplete(
     left_out = 1
 
     def rounds(
-        open_bench: Any, rounds: Mapping[Meeting, int], **settings: Any
+        open_bench: Any, engines: Any, rounds: Mapping[Meeting, int], **settings: Any
     ) -> Iterator[tuple[Meeting, Round]]:
         for meeting in list(rounds)[: len(rounds) - left_out]:
             yield meeting, Round((1.0, 1.0), (1.25, 1.25), taken=(0.2, 0.2))
@@ -288,7 +288,7 @@ def test_rounds_with_an_update_are_as_many_as_are_asked_for(
     asked: list[dict[tuple[str, str], int]] = []
 
     def rounds(
-        open_bench: Any, rounds: Mapping[Meeting, int], **settings: Any
+        open_bench: Any, engines: Any, rounds: Mapping[Meeting, int], **settings: Any
     ) -> Iterator[tuple[Meeting, Round]]:
         asked.append({meeting.activities: count for meeting, count in rounds.items()})
         for meeting, count in rounds.items():
@@ -310,7 +310,7 @@ def test_activities_meet_on_the_cores_of_the_run(monkeypatch: pytest.MonkeyPatch
     asked: dict[tuple[str, str], object] = {}
 
     def rounds(
-        open_bench: Any, rounds: Mapping[Meeting, int], **settings: Any
+        open_bench: Any, engines: Any, rounds: Mapping[Meeting, int], **settings: Any
     ) -> Iterator[tuple[Meeting, Round]]:
         asked.update({meeting.activities: settings["cores"][meeting] for meeting in rounds})
         yield from [(meeting, Round((1.0, 1.0), (1.25, 1.25))) for meeting in rounds]

@@ -33,7 +33,6 @@ def test_a_worker_that_is_killed_ends_the_run_in_one_sentence() -> None:
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.usefixtures("quick_workers")
 def test_an_engine_that_cannot_be_built_says_why_once() -> None:
     section = {**PROCESSES, "models": {"reward": {**MODEL, "heads": 3}}}
     with pytest.raises(OppoError, match=r"scoring worker 0: .*'heads'"):

@@ -33,7 +33,6 @@ def test_lock_step_in_processes_equals_lock_step_in_one() -> None:
     pd.testing.assert_frame_equal(inline.steps, processes.steps)
 
 
-@pytest.mark.usefixtures("quick_workers")
 def test_free_running_scores_while_it_decodes_and_orders_by_measured_instants() -> None:
     run = run_real(real_scenario(PROCESSES, steps=3), timeline=(0, 2))
     assert list(run.steps[c.STEP]) == [0, 1, 2]
@@ -56,7 +55,6 @@ def test_free_running_scores_while_it_decodes_and_orders_by_measured_instants() 
     ).all()
 
 
-@pytest.mark.usefixtures("quick_workers")
 def test_an_asynchronous_policy_decodes_during_training() -> None:
     ppo = {"enabled": True, "num_ppo_epochs": 4, "learning_rate": 1e-4}
     run = run_real(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -56,31 +58,50 @@ def folders(tmp_path_factory: pytest.TempPathFactory, actor_model: Any) -> tuple
     return actor, reward
 
 
+class Kept:
+    """Engines that serve one case after the other, as new for each: a start takes seconds."""
+
+    def __init__(self, closing: ExitStack) -> None:
+        self._closing = closing
+        self._engines: dict[str, list[Any]] = {}
+
+    def get(self, kind: type, folder: Path, count: int, **settings: Any) -> list[Any]:
+        """So many engines with these settings, whose ``close`` waits for the end of all cases."""
+        found = self._engines.setdefault(f"{kind} {settings}", [])
+        for engine in found[:count]:
+            engine.reset()
+        while len(found) < count:
+            engine = kind(str(folder), dtype="float32", max_model_len=256, **settings)
+            self._closing.callback(engine.close)
+            engine.close = lambda: None
+            found.append(engine)
+        return found[:count]
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[Kept]:
+    with ExitStack() as closing:
+        yield Kept(closing)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name + ", tools" * case.tools)
 def test_simulator_and_vllm_decide_alike(
-    case: LockstepCase, folders: tuple[Path, Path], actor_model: torch.nn.Module
+    case: LockstepCase, folders: tuple[Path, Path], actor_model: torch.nn.Module, kept: Kept
 ) -> None:
     arguments = KV | {"enforce_eager": case.name != COMPILED or case.tools}
     blocks = {"block_size": case.machine.kv_block_tokens} if case.machine.shares_prefixes else {}
 
     def engines(machine: MachineSetup) -> tuple[list[Actor], list[Scorer]]:
-        actors: list[Actor] = [
-            VllmActor(
-                str(folders[0]),
-                Sampling(),
-                dtype="float32",
-                max_model_len=256,
-                keep_kv_on_tool_call=case.tools and not machine.clear_kv_cache_on_tool_call,
-                share_prompts=machine.shares_prefixes,
-                engine_args=arguments | blocks,
-            )
-            for _ in range(machine.num_replicas)
-        ]
-        scorers: list[Scorer] = [
-            VllmScorer(str(folders[1]), dtype="float32", max_model_len=256, engine_args=arguments)
-            for _ in range(machine.num_workers)
-        ]
-        return actors, scorers
+        actors = kept.get(
+            VllmActor,
+            folders[0],
+            machine.num_replicas,
+            sampling=Sampling(),
+            keep_kv_on_tool_call=case.tools and not machine.clear_kv_cache_on_tool_call,
+            share_prompts=machine.shares_prefixes,
+            engine_args=arguments | blocks,
+        )
+        return actors, kept.get(VllmScorer, folders[1], machine.num_workers, engine_args=arguments)
 
     # Of kept KV vLLM keeps whole blocks: what there was of the last one is prefilled again.
     but = [c.TOKENS_RECOMPUTED] * (case.tools and not case.machine.clear_kv_cache_on_tool_call)

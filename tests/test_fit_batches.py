@@ -13,7 +13,7 @@ from scipy.stats import beta
 from oppo_sim.columns import ROLLOUTS_ADMITTED, TIMING_STEP
 from oppo_sim.fit.batches import as_sampled, kept_shares
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.estimate import FitResult
+from oppo_sim.fit.estimate import HeldOut, judge_rest
 from oppo_sim.fit.features import build_features
 from oppo_sim.fit.reading import read_step_log
 from oppo_sim.fit.sources import open_log
@@ -40,21 +40,22 @@ def batched_log(folder: Path, counts: Sequence[int]) -> Path:
     return path
 
 
-def step_error(result: FitResult) -> float:
+def step_error(held: HeldOut) -> float:
     """Median error of a step that was held back."""
-    return next(each.model.median for each in result.held_out[0].judgements if each.column == TIMING_STEP)
+    return next(each.model.median for each in held.judgements if each.column == TIMING_STEP)
 
 
 def test_batches_of_a_step_are_generated_one_after_the_other(tmp_path: Path) -> None:
     path = batched_log(tmp_path, [1, 2, 3, 2] * 6)
     result = fit(path, fit_scenario(), draws=100, fit_steps=16)
-    error = step_error(result)
+    error = step_error(result.held_out[0])
     assert error < 0.1  # the longest of batches that are not trained are not known
     assert seconds_of_a_step(result.point) == pytest.approx(seconds_of_a_step(TRUTH), rel=0.06)
     assert any("1 to 3 batches" in note for note in result.notes)
     text = path.read_text()
     (tmp_path / "uncounted.log").write_text(re.sub(" - train/num_gen_batches:\\d", "", text))
-    without = fit(tmp_path / "uncounted.log", fit_scenario(), draws=100, fit_steps=16)
+    uncounted = open_log(tmp_path / "uncounted.log")
+    without = judge_rest(uncounted, fit_scenario(), draws=100, fit_steps=16)
     assert step_error(without) > 2 * error
 
 
@@ -78,7 +79,7 @@ def test_the_written_scenario_generates_in_batches_as_the_run_did(tmp_path: Path
     assert len(set(counts)) > 1
     path = batched_log(tmp_path, counts)
     known = fit_scenario(group_size=4, dynamic_sampling={"gen_batch_size": 96})
-    result = fit(path, known, draws=20, fit_steps=20)
+    result = fit(path, known, draws=20, fit_steps=30)
     written = result.fitted[0].scenario.dynamic_sampling
     assert written.enable
     assert written.gen_batch_size == 96

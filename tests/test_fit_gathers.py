@@ -10,9 +10,11 @@ from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.fit import gathers
 from oppo_sim.fit.call import fit
+from oppo_sim.fit.estimate import judge_rest
 from oppo_sim.fit.features import build_features
 from oppo_sim.fit.gathers import GATHER, gathers_of
 from oppo_sim.fit.reading import StepLog, read_step_log
+from oppo_sim.fit.sources import open_log
 from oppo_sim.scenario.build import build_parts
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate
@@ -133,7 +135,7 @@ def test_between_nodes_intervals_hold_gathers_at_a_third_of_the_rate(
     path = verl_log(tmp_path / "nodes.log", scenario(1.67e10), TRUTH, steps=STEPS, noise=0.004)
 
     def share_inside() -> float:
-        (held,) = fit(path, scenario(5e10), fit_steps=15, draws=100).held_out
+        held = judge_rest(open_log(path), scenario(5e10), fit_steps=15, draws=100)
         found = next(each for each in held.judgements if each.column == "timing_s/update_actor").prediction
         return float(np.mean((found.low <= found.measured) & (found.measured <= found.high)))
 

@@ -10,7 +10,7 @@ from oppo_sim.costs.priors import log_priors
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.estimate import FitResult, fit_logs
+from oppo_sim.fit.estimate import FitResult, judge_rest
 from oppo_sim.fit.sources import open_log
 from tests.fit_logs import ALL, TRUTH, fit_scenario, seconds_of_a_step, verl_log
 
@@ -55,6 +55,13 @@ def test_held_out_steps_are_predicted_within_intervals(fitted: FitResult) -> Non
     assert step.model.p90 < step.naive["mean"].p90
 
 
+def test_the_rest_can_be_judged_without_a_fit_of_all_steps(fitted: FitResult, small: Path) -> None:
+    alone = judge_rest(open_log(small), fit_scenario(), fit_steps=15)
+    assert [each.model for each in alone.judgements] == [each.model for each in fitted.held_out[0].judgements]
+    with pytest.raises(OppoError, match="no steps were held back"):
+        judge_rest(open_log(small), fit_scenario(), fit_steps=ALL)
+
+
 def test_intervals_hold_as_often_as_they_say(tmp_path: Path) -> None:
     """Over small cases with terms drawn from the priors; a binomial of 0.95 leaves 0.85 to 1 over 100 steps."""
     generator = np.random.default_rng(5)
@@ -72,7 +79,7 @@ def test_intervals_hold_as_often_as_they_say(tmp_path: Path) -> None:
             seed=case,
             steps=20,
         )
-        (held,) = fit(log, fit_scenario(), fit_steps=10, draws=200).held_out
+        held = judge_rest(open_log(log), fit_scenario(), fit_steps=10, draws=200)
         for each in held.judgements:
             assert each.model.coverage is not None
             inside += round(each.model.coverage * each.model.steps)
@@ -152,8 +159,7 @@ def test_lengths_of_every_rollout_are_taken_where_they_are_known(tmp_path: Path)
     simulate_to_folder(request, lambda _done: None)
     log = open_log(tmp_path / "run")
     assert log.lengths is not None
-    result = fit_logs([(log, scenario)], fit_steps=5)
-    (held,) = result.held_out
+    held = judge_rest(log, scenario, fit_steps=5)
     assert all(each.model.worst < 0.02 for each in held.judgements if each.column != "timing_s/adv")
 
 

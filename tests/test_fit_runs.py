@@ -11,9 +11,10 @@ import oppo_sim
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.estimate import HeldOut
+from oppo_sim.fit.estimate import HeldOut, judge_rest
 from oppo_sim.fit.judging import Judgement, _apart, predict
 from oppo_sim.fit.posterior import member_seconds
+from oppo_sim.fit.sources import open_log
 from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
@@ -157,7 +158,7 @@ def test_intervals_hold_when_engines_drift(tmp_path: Path) -> None:
         plain = verl_log(tmp_path / f"{case}.log", scenario, TRUTH, noise=0.02, seed=case)
         drift = float(np.exp(0.025 * generator.standard_normal()))
         log = _changed(plain, tmp_path / f"{case}-drift.log", {"timing_s/gen": [1.0] * 12 + [drift] * 12}, {})
-        (held,) = fit(log, scenario, fit_steps=12, draws=200).held_out
+        held = judge_rest(open_log(log), scenario, fit_steps=12, draws=200)
         model = _of(held, "timing_s/gen").model
         assert model.coverage is not None
         inside += round(model.coverage * model.steps)

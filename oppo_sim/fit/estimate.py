@@ -161,10 +161,7 @@ def fit_logs(
     others = [
         _part(log, scenario, len(parts) + number, seed) for number, (log, scenario) in enumerate(judged)
     ]
-    in_place = any({"gen", "update_weights"} <= set(m.stages) for part in parts for m in part.members)
-    priors = with_stage_seconds(
-        priors_for([part.scenario for part in parts], in_place=in_place), _typical_seconds(parts)
-    )
+    priors = _priors(parts)
     notes = [f"{part.log.name}: {note}" for part in (*parts, *others) for note in part.log.notes]
     held = _held_out(parts, priors, fit_steps, draws, seed, progress, notes)
     progress(Progress("all steps", 2, _STAGES))
@@ -213,6 +210,26 @@ def fit_logs(
         trends=tuple(trends),
         left_out={part.log.name: part.log.left_out for part in (*parts, *others)},
     )
+
+
+@on_one_blas_thread
+def judge_rest(
+    log: StepLog, scenario: Scenario, *, fit_steps: int, draws: int = DRAWS, seed: int = 0
+) -> HeldOut:
+    """Only what ``fit_logs`` holds back of a log: its first ``fit_steps`` steps fitted, the rest judged.
+    Raises OppoError as it does, and where the log has no rest."""
+    part = _part(log, scenario, 0, seed)
+    notes: list[str] = []
+    held = _held_out([part], _priors([part]), fit_steps, draws, seed, unheard, notes)
+    if not held:
+        raise OppoError(f"{log.name}: {notes[0]}")
+    return held[0]
+
+
+def _priors(parts: Sequence[LogPart]) -> dict[str, Prior]:
+    in_place = any({"gen", "update_weights"} <= set(m.stages) for part in parts for m in part.members)
+    given = priors_for([part.scenario for part in parts], in_place=in_place)
+    return with_stage_seconds(given, _typical_seconds(parts))
 
 
 def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:

@@ -7,6 +7,7 @@ from platform import python_version
 from typing import Any
 
 from oppo_sim.policies.registry import source_digest
+from oppo_sim.run_kinds import SIMULATED
 from oppo_sim.scenario.build import Setup, policy_settings_of
 from oppo_sim.scenario.schema import Scenario
 
@@ -35,7 +36,7 @@ def run_manifest(
     """
     settings = policy_settings_of(setup.scenario, policy) if policy_settings is None else policy_settings
     return {
-        "kind": "simulated",
+        "kind": SIMULATED,
         "engine": engine,
         "policy": policy,
         "policy_settings": dict(settings),

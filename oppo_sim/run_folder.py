@@ -230,11 +230,12 @@ class FinishedRun:
                 )
 
 
-def open_run_folder(path: str | Path, *, force: bool = False) -> RunFolder:
+def open_run_folder(path: str | Path, kind: str, *, force: bool = False) -> RunFolder:
     """Make an empty run folder, parents included, and check that it can be written.
 
-    Nothing is ever overwritten. ``force`` makes room where an earlier run lies: it deletes the files that the
-    run's manifest lists (its journal, if it never finished) and leaves all others alone.
+    Nothing is ever overwritten. ``force`` makes room where an earlier run of this ``kind``, as manifests call
+    it, lies: it deletes the files that the run's manifest lists (its journal, if it never finished) and leaves
+    all others alone.
     Raises OppoError when the folder holds something else or another run that goes on, or the disk refuses.
     """
     root = Path(path)
@@ -243,6 +244,7 @@ def open_run_folder(path: str | Path, *, force: bool = False) -> RunFolder:
         present = _present(root)
         if present and not (force and (MANIFEST in present or JOURNAL in present)):
             raise OppoError(_not_empty(root, present, force))
+        _refuse_other_kind(root, kind)
         journal = (root / JOURNAL).open("a+b", buffering=0)
         try:
             lock(journal, _taken(root))
@@ -259,8 +261,9 @@ def open_run_folder(path: str | Path, *, force: bool = False) -> RunFolder:
     return RunFolder(root, journal)
 
 
-def refuse_taken(folder: Path, force: bool) -> None:
-    """Refuse early a run folder that is taken, or that ``force`` may not replace. Raises OppoError."""
+def refuse_taken(folder: Path, kind: str, force: bool) -> None:
+    """Refuse early a run folder that is taken, or that ``force`` may not replace with a run of this ``kind``.
+    Raises OppoError."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -275,6 +278,19 @@ def refuse_taken(folder: Path, force: bool) -> None:
     if not force:
         state = "a finished run" if finished else "a run that never finished"
         raise OppoError(f"{folder} holds {state}: choose another folder with -o, or replace it with --force")
+    _refuse_other_kind(folder, kind)
+
+
+def _refuse_other_kind(root: Path, kind: str) -> None:
+    if not (root / MANIFEST).is_file():
+        return
+    manifest = read_json(root / MANIFEST, _MEND_BY_HAND)
+    found = manifest.get("kind", kind) if isinstance(manifest, dict) else kind
+    if found != kind:
+        raise OppoError(
+            f"{root} holds what another command wrote ({found}), which is not replaced: choose another folder, or"
+            " delete it first"
+        )
 
 
 def refuse_begun(root: Path) -> None:

@@ -26,6 +26,7 @@ from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise, summary_record
 from oppo_sim.run_folder import RunFolder, open_run_folder
+from oppo_sim.run_kinds import SIMULATED
 from oppo_sim.runs.machine import EXACT, Machine, headline_intervals
 from oppo_sim.scenario.build import Setup
 
@@ -252,7 +253,7 @@ def simulate_to_folder(request: SimulationRequest, progress: Callable[[int], Non
     is kept.
     """
     check_timeline(request.timeline, request.setup.steps)
-    with open_run_folder(request.folder, force=request.force) as folder:
+    with open_run_folder(request.folder, SIMULATED, force=request.force) as folder:
         return _simulate_into(folder, request, progress)
 
 

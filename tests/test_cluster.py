@@ -59,6 +59,27 @@ def test_splits_that_cannot_be_are_refused() -> None:
         cost_context(load_scenario(SCENARIO, [APART, "cluster.num_gpus_per_node=1"]))
 
 
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ("rollout.num_replicas=7", "rollout.num_replicas"),
+        ("vllm_num_engines=7", "rollout.num_replicas"),
+        ("costs.rollout.tensor_parallel=8", "costs.rollout.tensor_parallel"),
+        ("placement.scoring=training", "placement.scoring"),
+        ("training.num_gpus=8", "training.num_gpus"),
+    ],
+)
+def test_a_setting_that_the_split_would_overrule_is_refused(given: str, field: str) -> None:
+    """It would have gone unheeded, and a sweep over it would have compared a point with itself."""
+    with pytest.raises(OppoError, match=f"--set {given}: {field} is what cluster.split decides"):
+        load_scenario("h100x64-32b", ["steps=3", "warmup_steps=0", given])
+    with pytest.raises(OppoError, match=r"is what cluster\.split decides"):
+        load_scenario("h100x64-32b", [given, "cluster.split=rollout:14xTP4 scoring:8 training:rollout"])
+    assert load_scenario("h100x64-32b", ["rollout.num_replicas=28"]).rollout.num_replicas == 28
+    taken_away = load_scenario("h100x64-32b", ["cluster.split=null", given])
+    assert taken_away.cluster.split is None
+
+
 def test_all_splits_fit_and_the_others_are_counted() -> None:
     found = possible_splits(load_scenario(SCENARIO))
     assert str(load_scenario(SCENARIO).split) in found.possible

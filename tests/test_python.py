@@ -429,6 +429,59 @@ def test_a_policy_class_of_a_script_is_a_policy(tmp_path: Path) -> None:
     assert (ran.stdout, ran.stderr) == ("['sequential', 'inter', 'Mine'] 2\n", "")
 
 
+def test_force_replaces_no_folder_of_another_command(tmp_path: Path) -> None:
+    path, folder = write_scenario(tmp_path), tmp_path / "out"
+    small: dict[str, Any] = {"seeds": 2, "steps": 6, "draws": 0, "attribution": False}
+    oppo_sim.compare(path, ["inter"], folder=folder, **small)
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    with pytest.raises(OppoError, match=r"another command wrote \(simulated comparison\), which is not replaced"):
+        oppo_sim.simulate(path, steps=6, folder=folder, force=True)
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+    oppo_sim.compare(path, ["inter"], folder=folder, force=True, **small)
+
+    oppo_sim.simulate(path, steps=6, folder=tmp_path / "one")
+    with pytest.raises(OppoError, match=r"another command wrote \(simulated\), which is not replaced"):
+        oppo_sim.compare(path, ["inter"], folder=tmp_path / "one", force=True, **small)
+    assert (tmp_path / "one" / "steps.parquet").is_file()
+
+
+def test_runs_of_a_script_s_policy_are_known_by_the_values_that_it_reads(tmp_path: Path) -> None:
+    """A sweep goes on where it was; a policy that does something else now is another."""
+    path = write_scenario(tmp_path)
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import sys, oppo_sim\n"
+        "EXTRA = int(sys.argv[1])\n"
+        "UNREAD = object()\n"
+        "def more():\n    return EXTRA\n"
+        "class Mine(oppo_sim.Policy):\n"
+        "    factor = int(sys.argv[2])\n"
+        "    def plan(self, pool):\n"
+        "        return self.refill(pool, overcommit=[more() for _ in (1,)][0] * self.factor, chunk_size=8)\n"
+        f"folder = {str(tmp_path / 'sweep')!r}\n"
+        "def swept():\n"
+        f"    found = oppo_sim.sweep({str(path)!r}, grid={{'policy.name': [Mine]}}, seeds=2, steps=6, draws=0, folder=folder)\n"
+        "    return found.points['step_s'].iloc[0]\n"
+        "print(swept())\n"
+        "Mine.factor = 0\n"
+        "print(swept())\n"
+    )
+
+    def ran(*arguments: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, script, *arguments], capture_output=True, text=True, check=False,
+            cwd=Path(__file__).parents[1], env={**os.environ, "PYTHONPATH": os.getcwd()},
+        )  # fmt: skip
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    three, none = ran("3", "1")
+    assert three != none
+    assert ran("3", "1") == [three, none]
+    assert ran("1", "3")[0] == three
+    assert ran("0", "1") == [none, none]
+
+
 def test_what_is_within_the_practical_threshold_counts_as_alike(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

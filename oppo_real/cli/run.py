@@ -8,6 +8,7 @@ import click
 
 from oppo_sim.cli import options
 from oppo_sim.cli.progress import progress_bar
+from oppo_sim.run_kinds import MEASURED
 
 
 @click.command(
@@ -68,7 +69,7 @@ def command(
     run = f"{options.safe_name(loaded.name)}-{options.safe_name(named)}-seed{setup.base.seed}-real"
     folder = output or Path("runs") / run
     if not resume:
-        options.refuse_taken(folder, force)
+        options.refuse_taken(folder, MEASURED, force)
     first = min(setup.base.warmup_steps, setup.base.steps - 1)
     shown = timeline or (first, min(first + 2, setup.base.steps - 1))
     title = f"{loaded.name}: {named}"

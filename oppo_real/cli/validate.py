@@ -7,6 +7,7 @@ import click
 
 from oppo_sim.cli import options
 from oppo_sim.cli.progress import progress_bar, told_progress
+from oppo_sim.run_kinds import VALIDATION
 
 DEFAULT = "sequential,intra,inter,oppo"
 
@@ -99,7 +100,7 @@ def command(
             "--no-measure takes the profile that was calibrated between the runs: leave out --profile"
         )
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-validate"
-    options.refuse_taken(folder, force)
+    options.refuse_taken(folder, VALIDATION, force)
     if from_tune is not None:
         from oppo_real.validate.search import have_search
 

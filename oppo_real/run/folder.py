@@ -12,6 +12,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.files import partial_path
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.run_folder import JOURNAL, MANIFEST, TRACE, RunFolder, open_run_folder
+from oppo_sim.run_kinds import MEASURED
 from oppo_sim.simulation_folder import ROLLOUTS, RunOutput, StoredRun, finish_run
 from oppo_sim.traces.storage import save_trace
 
@@ -52,7 +53,7 @@ def run_to_folder(request: RealRequest, progress: Progress) -> StoredRun:
         at_end = saved is not None and saved.next_step == setup.base.steps
         if at_end and (request.folder / MANIFEST).is_file():
             raise nothing_left(path, setup.base.steps)
-    with open_run_folder(request.folder, force=request.force or request.resume) as folder:
+    with open_run_folder(request.folder, MEASURED, force=request.force or request.resume) as folder:
         if not resume:
             path.unlink(missing_ok=True)
         partial_path(path).unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from oppo_sim.manifest import run_manifest
 from oppo_sim.results.sinks import FrameSink, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
+from oppo_sim.run_kinds import MEASURED
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.policy_label import scenario_under
 from oppo_sim.scenario.schema import Scenario
@@ -138,7 +139,7 @@ def real_manifest(setup: RealSetup, resolved: Mapping[str, Any]) -> dict[str, An
             found[package] = "not installed"
     return {
         **manifest,
-        "kind": "measured",
+        "kind": MEASURED,
         "clock": "decode iterations" if setup.config.lock_step else "seconds",
         "costs": {
             "kind": "run",

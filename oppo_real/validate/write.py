@@ -9,6 +9,7 @@ from oppo_real.validate.session import Validated
 from oppo_sim.costs.profile import profile_text
 from oppo_sim.manifest import versions
 from oppo_sim.run_folder import RunFolder, open_run_folder
+from oppo_sim.run_kinds import VALIDATION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +29,7 @@ def write_validation(validated: Validated, *, force: bool = False, figures: bool
     it.
     """
     request = validated.request
-    with open_run_folder(request.work, force=force) as folder:
+    with open_run_folder(request.work, VALIDATION, force=force) as folder:
         folder.write_json(RESULT, record(validated))
         folder.write_json(RUNS, [run.to_plain() for run in validated.runs])
         folder.write_frame(STEPS, step_frame(validated))
@@ -81,7 +82,7 @@ def _manifest(validated: Validated) -> dict[str, Any]:
     request, scenario = validated.request, validated.request.scenario
     measured = None if validated.profile is None else validated.profile.measured.model_dump(mode="json")
     return {
-        "kind": "validation",
+        "kind": VALIDATION,
         "scenario": scenario.name,
         "scenario_sha256": scenario.content_hash,
         "scenario_yaml": scenario.to_yaml(),

@@ -10,6 +10,7 @@ from oppo_sim.cli import options
 from oppo_sim.cli.progress import told_progress
 from oppo_sim.errors import OppoError
 from oppo_sim.given_command import flag_given
+from oppo_sim.run_kinds import FIT
 
 if TYPE_CHECKING:
     from oppo_sim.fit.reading import StepLog
@@ -121,7 +122,7 @@ def command(
         raise click.UsageError("--judge-scenario is of a log that is predicted only: give it with --judge")
     loaded = [load_scenario(each) for each in scenarios]
     folder = output or Path("runs") / f"{options.safe_name(loaded[0].name)}-fit"
-    options.refuse_taken(folder, force)
+    options.refuse_taken(folder, FIT, force)
     if observed:
         of_logs = (judged, fit_steps, from_step is not None, lengths, fields)
         if any((*of_logs, framework != "auto", unit != "auto")):

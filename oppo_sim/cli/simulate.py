@@ -6,6 +6,7 @@ import click
 
 from oppo_sim.cli import options
 from oppo_sim.cli.progress import progress_bar
+from oppo_sim.run_kinds import SIMULATED
 
 
 @click.command(epilog="Example: oppo simulate paper-stackexchange-7b --policy oppo --steps 50 -o runs/first")
@@ -54,7 +55,7 @@ def command(
     setup = build_setup(loaded, policy=name, seed=seed, steps=steps)
     run = f"{options.safe_name(loaded.name)}-{options.safe_name(named)}-seed{setup.seed}"
     folder = output or Path("runs") / run
-    options.refuse_taken(folder, force)
+    options.refuse_taken(folder, SIMULATED, force)
     shown = timeline or shown_steps(setup)
     request = SimulationRequest(
         setup, name, folder, force, shown, rollouts, figures, machine_of(loaded, draws)

@@ -17,6 +17,7 @@ from oppo_sim.policies.registry import BASELINE, source_digest
 from oppo_sim.progress import OnProgress
 from oppo_sim.rewards import learning_of
 from oppo_sim.run_folder import JOURNAL, MANIFEST, RunFolder, beside, open_run_folder, refuse_taken
+from oppo_sim.run_kinds import COMPARISON
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.statistics import ROLLOUTS
 from oppo_sim.runs.store import RunStore
@@ -47,7 +48,7 @@ def left_unfinished(folder: Path) -> bool:
 def refuse_other(folder: Path, force: bool) -> None:
     """Raise OppoError, before any work is done, for a folder that the comparison may not write."""
     if not left_unfinished(folder):
-        refuse_taken(folder, force)
+        refuse_taken(folder, COMPARISON, force)
 
 
 def compare_to_folder(
@@ -71,7 +72,7 @@ def compare_to_folder(
                 store.remove()
             raise
         comparison = comparison_of(plan, store)
-        with open_run_folder(path, force=force or left_unfinished(path)) as folder:
+        with open_run_folder(path, COMPARISON, force=force or left_unfinished(path)) as folder:
             folder.write_frame(TABLE, comparison.table)
             folder.write_frame(ATTRIBUTION, comparison.attribution)
             folder.write_frame(CELLS, comparison.cells)
@@ -140,7 +141,7 @@ def _manifest(plan: ComparisonPlan, comparison: Comparison) -> dict[str, Any]:
     warnings += sync_warnings(scenario, float(comparison.table[STEP_S].min()))
     published = published_record(scenario.published, comparison.table)
     return {
-        "kind": "simulated comparison",
+        "kind": COMPARISON,
         "policies": [one.label for one in plan.policies],
         "policy_settings": {one.label: dict(one.settings) for one in plan.policies},
         "policy_source_sha256": {

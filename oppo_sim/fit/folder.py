@@ -9,6 +9,7 @@ from oppo_sim.fit.estimate import Fitted
 from oppo_sim.given_command import command_text
 from oppo_sim.manifest import versions
 from oppo_sim.run_folder import RunFolder, open_run_folder
+from oppo_sim.run_kinds import FIT
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.relocate import relocated
 from oppo_sim.scenario.schema import Scenario
@@ -18,7 +19,6 @@ SCENARIO: Final = "scenario.yaml"
 DRAWS_FILE: Final = "draws.csv"
 RECORD: Final = "fit.json"
 REPORT: Final = "report.html"
-KIND: Final = "fit"
 
 
 def write_fit(
@@ -35,7 +35,7 @@ def write_fit(
 
     Raises OppoError for a folder that is taken and a disk that refuses.
     """
-    with open_run_folder(path, force=force) as folder:
+    with open_run_folder(path, FIT, force=force) as folder:
         written: list[str] = []
         texts: list[str] = []
         write_draws(folder.path(DRAWS_FILE), fitted[0].draws)
@@ -53,7 +53,7 @@ def write_fit(
             folder.write_text(REPORT, _report(record, fitted[0].scenario.name, texts[0]))
         folder.finish(
             {
-                "kind": KIND,
+                "kind": FIT,
                 "scenario": fitted[0].scenario.name,
                 "scenarios": written,
                 "scenario_hash": fitted[0].scenario.content_hash,

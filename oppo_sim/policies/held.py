@@ -3,8 +3,10 @@ other process can import them, so their runs are made in this one."""
 
 import hashlib
 import inspect
+import pickle
 import sys
 from pathlib import Path
+from types import CodeType
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +19,9 @@ _held: dict[str, tuple[type[Policy], str]] = {}
 def hold(policy: type[Policy]) -> str:
     """The name of a class that is to be found by it from now on; a later class of that name replaces it."""
     name = policy.__name__
-    if held(name) is not policy:
+    known = _held[name][1] if held(name) is policy else None
+    # Of a script its values may have changed since; elsewhere it is the class alone that is told from others.
+    if known is None or _script(policy) is not None:
         _held[name] = policy, _digest(policy)
     return name
 
@@ -41,13 +45,65 @@ def source_file(code: Any) -> str | None:
 
 
 def _digest(policy: type[Policy]) -> str:
-    """Of the script that defines the class. Elsewhere what it does may depend on other cells, or on variables
-    around it, which nobody can look up: then no other class has the same."""
+    """Of the script that defines the class, and of the values that its code reads. Elsewhere what it does may
+    depend on other cells, or on variables around it, which nobody can look up: then no other class has the
+    same."""
+    script = _script(policy)
+    if script is None:
+        return hashlib.sha256(uuid4().bytes).hexdigest()
+    digest = hashlib.sha256(script.read_bytes())
+    for name, value in sorted(_values(policy).items()):
+        digest.update(f"\n{name} = ".encode() + _as_bytes(value))
+    return digest.hexdigest()
+
+
+def _script(policy: type[Policy]) -> Path | None:
+    """The file that says all about the class; None: there is none."""
     file = getattr(sys.modules.get(policy.__module__), "__file__", None)
     try:
         inspect.getsource(policy)
-        if file is not None and "<locals>" not in policy.__qualname__:
-            return hashlib.sha256(Path(file).read_bytes()).hexdigest()
     except (OSError, TypeError):
-        pass
-    return hashlib.sha256(uuid4().bytes).hexdigest()
+        return None
+    return Path(file) if file is not None and "<locals>" not in policy.__qualname__ else None
+
+
+def _values(policy: type[Policy]) -> dict[str, Any]:
+    """Class attributes, and global variables that its code and what that calls in the same script name."""
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    left: list[Any] = [policy]
+    while left:
+        item = left.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, type):
+            for name, value in vars(item).items():
+                inner = getattr(value, "__func__", getattr(value, "fget", value))
+                if inspect.isfunction(inner):
+                    left.append(inner)
+                elif not name.startswith("__") and not inspect.isdatadescriptor(value):
+                    found[f"{item.__qualname__}.{name}"] = value
+            left += [base for base in item.__mro__[1:] if base.__module__ == policy.__module__]
+            continue
+        for name in _names(item.__code__):
+            value = item.__globals__.get(name)
+            if inspect.isfunction(value) or isinstance(value, type):
+                left += [value] if value.__module__ == policy.__module__ else []
+            elif name in item.__globals__ and not inspect.ismodule(value):
+                found[name] = value
+    return found
+
+
+def _names(code: CodeType) -> set[str]:
+    """What a function, and the functions inside it, name beside its own variables."""
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _as_bytes(value: Any) -> bytes:
+    """Different for what cannot be told to be the same."""
+    try:
+        return pickle.dumps(value)
+    except Exception:
+        return uuid4().bytes

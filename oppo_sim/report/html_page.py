@@ -32,18 +32,19 @@ from oppo_sim.report.labels import Unit, clock_unit
 from oppo_sim.report.perfetto import read_trace
 from oppo_sim.report.points import SWEEP
 from oppo_sim.run_folder import FinishedRun, read_run_folder
+from oppo_sim.run_kinds import COMPARISON, FIT, MEASURED, SIMULATED, VALIDATION
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 _RUNS: Final[dict[str, Callable[[FinishedRun, str], Chapter]]] = {
-    "simulated comparison": comparison_chapter,
-    "simulated": run_chapter,
-    "measured": run_chapter,
-    "validation": validation_chapter,
-    "fit": fit_chapter,
+    COMPARISON: comparison_chapter,
+    SIMULATED: run_chapter,
+    MEASURED: run_chapter,
+    VALIDATION: validation_chapter,
+    FIT: fit_chapter,
 }
-_SINGLE_RUNS: Final = ("simulated", "measured")
+_SINGLE_RUNS: Final = (SIMULATED, MEASURED)
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def _timelines(runs: Sequence[FinishedRun], unit: Unit | None) -> list[Chapter]:
     sections = side_by_side(timelines, f"timelines-{unit.name}" if unit else "timelines", unit=unit)
     if not sections:
         return []
-    measured = all(run.manifest["kind"] == "measured" for run in runs)
+    measured = all(run.manifest["kind"] == MEASURED for run in runs)
     return [
         Chapter(
             title="Timelines side by side",

@@ -39,11 +39,11 @@ from oppo_sim.report.run_figures import (
 )
 from oppo_sim.report.timeline import STEP_END, Timeline, compare_gantt
 from oppo_sim.run_folder import FinishedRun
+from oppo_sim.run_kinds import MEASURED
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MEASURED_KIND = "measured"
 _LENGTHS = "figures/response_length.png"
 
 
@@ -51,7 +51,7 @@ def run_chapter(run: FinishedRun, stem: str) -> Chapter:
     """Read the folder of a simulated or real run. Raises OppoError for a folder that lacks its step table."""
     manifest = run.manifest
     steps = run.frame("steps.parquet")
-    measured = manifest.get("kind") == MEASURED_KIND
+    measured = manifest.get("kind") == MEASURED
     warmup = min(int(manifest.get("warmup_steps", 0)), len(steps) - 1)
     kept = steps.iloc[warmup:]
     name, policy, seed = str(manifest["scenario"]), str(manifest["policy"]), manifest.get("seed")

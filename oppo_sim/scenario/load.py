@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED, check_settings, inherited_settings
 from oppo_sim.scenario.aliases import ALIASES, Plain, Translated, merge, policy_name, translate
-from oppo_sim.scenario.cluster import with_split
+from oppo_sim.scenario.cluster import overruled, with_split
 from oppo_sim.scenario.problems import ScenarioProblem, dotted, more_than_one, problems_of, unknown_field
 from oppo_sim.scenario.schema import FORMAT, Scenario, model_schema, remember_origin
 from oppo_sim.scenario.suggest import likely_choice, likely_elsewhere
@@ -196,6 +196,14 @@ def scenario_from_plain(
         merged = with_split(merged)
     except OppoError as error:
         raise OppoError(f"{where}: {error}") from None
+    if (field := overruled(over.data, merged)) is not None:
+        about = [override for override in parsed if override.path[-1] == field.rpartition(".")[2]]
+        said = " --set ".join(override.text for override in about or parsed)
+        raise OppoError(
+            f"--set {said}: {field} is what cluster.split decides, which is"
+            f" {show_value(merged['cluster']['split'])}: set cluster.split, or cluster.split=null with every"
+            " field that it stands for"
+        )
     given_as = {**translated.given_as, **over.given_as}
     problems = list(_problems(merged))
     if problems:

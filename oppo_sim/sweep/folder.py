@@ -28,6 +28,7 @@ from oppo_sim.plain_json import json_bytes
 from oppo_sim.progress import OnProgress
 from oppo_sim.rewards import learning_of
 from oppo_sim.run_folder import file_facts
+from oppo_sim.run_kinds import SWEEP as SWEEP_KIND
 from oppo_sim.runs.evaluate import setup_of
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.journal import Entry, read_head
@@ -177,7 +178,7 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
     warnings += dict.fromkeys(warning for point in plan.runnable for warning in point.warnings)
     return {
         "format": FORMAT,
-        "kind": "simulated sweep",
+        "kind": SWEEP_KIND,
         "spec": plan.spec.to_plain(),
         "fields": list(plan.fields),
         "axes": [_axis_record(axis) for axis in plan.axes],

@@ -10,6 +10,7 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.progress import OnProgress, Progress, unheard
 from oppo_sim.report.labels import capital, counted
+from oppo_sim.run_kinds import TUNING
 from oppo_sim.runs.evaluate import forget
 from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.machine import EXACT, Machine
@@ -384,7 +385,7 @@ def _record(searched: _Searched, bench: Bench) -> dict[str, Any]:
     failures = Counter(trial.error for trial in searched.trials if trial.status == "failed")
     return {
         "format": files.FORMAT,
-        "kind": "simulated tuning",
+        "kind": TUNING,
         "scenario": searched.scenario.name,
         **searched.identity,
         "policies": list(searched.space.policies),

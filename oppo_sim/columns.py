@@ -101,9 +101,9 @@ _NEWEST, _NEW = "training/off_policy/trajectory_staleness", "staleness of the ne
 STALENESS_NEWEST_MEAN: Final = _step(f"{_NEWEST}/mean", "updates", f"{_NEW}: mean")
 STALENESS_NEWEST_MAX: Final = _step(f"{_NEWEST}/max", "updates", f"{_NEW}: highest")
 STALENESS_NEWEST_MIN: Final = _step(f"{_NEWEST}/min", "updates", f"{_NEW}: lowest")
-_SPANS, _MANY = "training/off_policy/trajectory_spans", "versions that a rollout's tokens come from, less one"
-SPANS_MEAN: Final = _step(f"{_SPANS}/mean", "updates", f"{_MANY}: mean")
-SPANS_MAX: Final = _step(f"{_SPANS}/max", "updates", f"{_MANY}: highest")
+_SPANS, _MANY = "training/off_policy/trajectory_spans", "weight versions that a rollout's tokens come from"
+SPANS_MEAN: Final = _step(f"{_SPANS}/mean", "versions", f"{_MANY}: mean")
+SPANS_MAX: Final = _step(f"{_SPANS}/max", "versions", f"{_MANY}: highest")
 OVERCOMMIT: Final = _step("overcommit", "rollouts", "Δ in force")
 CHUNK_SIZE: Final = _step("chunk_size", "tokens", "in force")
 REWARD_MEAN: Final = _step("reward/mean", "reward", "of the trained batch")
@@ -127,8 +127,8 @@ TOKENS_IN_FLIGHT: Final = _step(
     "tokens/in_flight", "tokens", "of responses not yet trained, at the end of the step"
 )
 TOKENS_SCORED: Final = _step("tokens/scored", "tokens", "prefilled by the scorer")
-SCORER_PIECES: Final = _step("scorer/pieces", "pieces", "scored")
-SCORER_BATCHES: Final = _step("scorer/batches", "batches", "of pieces scored")
+SCORER_PIECES: Final = _step("scorer/pieces", "pieces", "that reached the scorer's queue")
+SCORER_BATCHES: Final = _step("scorer/batches", "batches", "of pieces that the scorer began")
 BUSY_ROLLOUT: Final = _step("busy/rollout", "share", "of the step: rollout devices had an activity, mean")
 BUSY_SCORING: Final = _step("busy/scoring", "share", "the same of scoring devices")
 BUSY_TRAINING: Final = _step("busy/training", "share", "the same of training devices")
@@ -178,7 +178,9 @@ _rollout = Table("Rollouts", "One row a trained rollout: `run.rollouts`, `rollou
 
 ROLLOUT_ID: Final = _rollout("rollout_id", "", "in order of admission")
 GROUP_ID: Final = _rollout("group_id", "", "which rollouts are samples of one prompt")
-TRACE_ROW: Final = _rollout("trace_row", "", "row number in the replayed trace")
+TRACE_ROW: Final = _rollout(
+    "trace_row", "", "row of those that are replayed, from 0; rows that are left out do not count"
+)
 _rollout("prompt_length", "tokens", "of the prompt")
 _rollout("response_length", "tokens", "of the response")
 _rollout("finish_reason", "", "stop, or length (cut)")
@@ -189,7 +191,9 @@ TRAINED_RANK: Final = _rollout("trained_rank", "", "position in the batch, in or
 HEAD_VERSION: Final = _rollout("head_version", "updates", "weight version of its first token")
 TAIL_VERSION: Final = _rollout("tail_version", "updates", "of its last token")
 STALENESS: Final = _rollout("staleness", "updates", "between its first token's weights and its update's")
-SPAN: Final = _rollout("span", "updates", "between its first and its last token's weights")
+SPAN: Final = _rollout(
+    "span", "versions", "of the weights that its tokens come from, from the first to the last"
+)
 DEFERRALS: Final = _rollout("deferrals", "steps", "in which it did not finish")
 _rollout("drops", "times", "that it was given up and begun again")
 PREEMPTIONS: Final = _rollout("preemptions", "times", "that it lost its KV to others")
@@ -321,7 +325,7 @@ DIFFERENCE_BOTH_LOW, DIFFERENCE_BOTH_HIGH = _row.interval("difference_both", DIF
 STATUS: Final = _row("status", "", "ok, failed or stopped (clearly worse after some seeds)")
 ERROR: Final = _row("error", "", "why it failed")
 SEEDS: Final = _row("seeds", "runs", "that the row rests on")
-ENGINE: Final = _row("engine", "", "compiled or simpy")
+ENGINE: Final = _row("engine", "", "compiled, simpy, or both of its runs: compiled+simpy")
 
 # ---- attribution -------------------------------------------------------------------------------------------
 _share = Table(
@@ -382,7 +386,9 @@ BROKEN: Final = _trial("broken", "", "bounds that it does not keep, comma-separa
 _trial("setting", "", "policy and knobs")
 _trial("why", "", "why it was looked at on fresh seeds")
 _trial("alike", "", "true: cannot be told apart from the choice")
-_trial("keeps_bounds", "", "true: on fresh seeds, too")
+_trial(
+    "keeps_bounds", "", "true: on fresh seeds; trials have what was broken on the search's seeds under broken"
+)
 _trial("field", "", "the knob")
 _trial("value", "", "its value, as JSON")
 _trial("value_number", "", "its value, where it is a number")

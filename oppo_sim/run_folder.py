@@ -233,8 +233,8 @@ class FinishedRun:
 def open_run_folder(path: str | Path, kind: str, *, force: bool = False) -> RunFolder:
     """Make an empty run folder, parents included, and check that it can be written.
 
-    Nothing is ever overwritten. ``force`` makes room where an earlier run of this ``kind``, as manifests call
-    it, lies: it deletes the files that the run's manifest lists (its journal, if it never finished) and leaves
+    Nothing is ever overwritten. ``force`` makes room where an earlier run of this ``kind`` (``run_kinds``)
+    lies: it deletes the files that the run's manifest lists (its journal, if it never finished) and leaves
     all others alone.
     Raises OppoError when the folder holds something else or another run that goes on, or the disk refuses.
     """
@@ -288,8 +288,8 @@ def _refuse_other_kind(root: Path, kind: str) -> None:
     found = manifest.get("kind", kind) if isinstance(manifest, dict) else kind
     if found != kind:
         raise OppoError(
-            f"{root} holds what another command wrote ({found}), which is not replaced: choose another folder, or"
-            " delete it first"
+            f"{root} holds what another command wrote ({found}), which is not replaced: choose another"
+            " folder, or delete it first"
         )
 
 

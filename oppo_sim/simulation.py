@@ -17,7 +17,7 @@ from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
 from oppo_sim.scenario.build import build_setup, policy_settings_of
 from oppo_sim.scenario.load import Overrides, load_scenario, with_trace
-from oppo_sim.scenario.policy_label import scenario_under
+from oppo_sim.scenario.policy_label import scenario_under, settings_in
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ def simulate(
             frame, a list or an array of response lengths (tokens), or what ``open_trace`` gave.
         overrides: settings laid over a scenario by name or path, ``{"policy.overcommit": 8}``.
         policy: a name, with settings of its own if need be (``oppo:chunk_size=256``), or a class; None: the
-            scenario's own. ``policy_settings``: in place of those that the scenario gives it.
+            scenario's own. ``policy_settings``: in place of those that the scenario gives it; a name's own
+            stay where these say nothing.
         keep_rollouts: one row a trained rollout, too.
         timeline: first and last step whose spans are kept. None: none; in a folder three after the warm-up.
         folder: a run folder to write, as ``oppo simulate -o`` does, with ``figures``; ``force`` replaces one.
@@ -107,7 +108,11 @@ def simulate(
     loaded = loaded_scenario(scenario, overrides, trace).for_steps(steps)
     label = loaded.policy.name if policy is None else policy_name(policy)
     loaded, name = scenario_under(loaded, label)
-    settings = policy_settings_of(loaded, name) if policy_settings is None else policy_settings
+    settings = policy_settings_of(loaded, name)
+    if policy_settings is not None:
+        settings = settings_in(label) | dict(policy_settings)
+    if timeline is not None and (isinstance(timeline, int) or len(timeline) != 2):
+        raise OppoError(f"timeline is {timeline!r}: give the first and the last step, such as (2, 4)")
     setup = build_setup(loaded, policy=name, policy_settings=settings, seed=seed, steps=steps)
 
     heard = listener(progress)

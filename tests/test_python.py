@@ -429,12 +429,45 @@ def test_a_policy_class_of_a_script_is_a_policy(tmp_path: Path) -> None:
     assert (ran.stdout, ran.stderr) == ("['sequential', 'inter', 'Mine'] 2\n", "")
 
 
+def test_settings_of_a_policys_name_stay_under_given_settings(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    run = oppo_sim.simulate(path, policy="oppo:chunk_size=7", policy_settings={"overcommit": 1}, steps=6)
+    assert run.manifest["policy_settings"] == {"chunk_size": 7, "overcommit": 1}
+    assert set(run.steps["chunk_size"]) == {7}
+    assert set(run.steps["overcommit"]) == {1}
+
+
+def test_slips_in_arguments_are_one_sentence(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    assert len(oppo_sim.simulate(path, steps=6, overrides=None).steps) == 6
+    with pytest.raises(OppoError, match="timeline is 3: give the first and the last step"):
+        oppo_sim.simulate(path, steps=6, timeline=3)  # type: ignore[arg-type]
+    aborted = pd.DataFrame({"response_length": [9, 20, 30], "finish_reason": ["abort", "stop", "stop"]})
+    run = oppo_sim.simulate(path, steps=6, trace=aborted)
+    assert any(
+        said.startswith("1 of 3 rows of the given trace are left out") for said in run.manifest["warnings"]
+    )
+    with pytest.raises(OppoError, match=r"step 0: plan\(\) gives overcommit -7, below 0 rollouts"):
+
+        class Less(oppo_sim.Policy):
+            def plan(self, pool: Any) -> Any:
+                return oppo_sim.StepPlan(admit=8, chunk_size=8, overcommit=-7)
+
+        oppo_sim.simulate(path, steps=6, policy=Less)
+    with pytest.raises(OppoError, match="policy 'Less' has no setting 'nope'"):
+        oppo_sim.simulate(path, steps=6, policy=Less, policy_settings={"nope": 4})
+    with pytest.raises(OppoError, match="name inter twice: name each once"):
+        oppo_sim.tune(path, policies=["inter", "inter"], trials=2, seeds=2, fresh_seeds=2, steps=6)
+
+
 def test_force_replaces_no_folder_of_another_command(tmp_path: Path) -> None:
     path, folder = write_scenario(tmp_path), tmp_path / "out"
     small: dict[str, Any] = {"seeds": 2, "steps": 6, "draws": 0, "attribution": False}
     oppo_sim.compare(path, ["inter"], folder=folder, **small)
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    with pytest.raises(OppoError, match=r"another command wrote \(simulated comparison\), which is not replaced"):
+    with pytest.raises(
+        OppoError, match=r"another command wrote \(simulated comparison\), which is not replaced"
+    ):
         oppo_sim.simulate(path, steps=6, folder=folder, force=True)
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
     oppo_sim.compare(path, ["inter"], folder=folder, force=True, **small)

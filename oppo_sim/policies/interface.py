@@ -251,7 +251,7 @@ class Policy:
         for key, value in given.items():
             if key.startswith("_") or not hasattr(type(self), key) or callable(getattr(type(self), key)):
                 raise OppoError(
-                    f"policy '{self.name}' has no setting '{key}': remove it, or make it a class attribute of"
+                    f"policy '{type(self).__name__ if self.name == Policy.name else self.name}' has no setting '{key}': remove it, or make it a class attribute of"
                     " the policy"
                 )
             setattr(self, key, value)

@@ -80,7 +80,7 @@ def read_scenario_text(path: Path) -> str:
         raise OppoError(f"scenario {path} is not UTF-8 text: save it as UTF-8") from None
 
 
-Overrides = Mapping[str, Any] | Sequence[str]
+Overrides = Mapping[str, Any] | Sequence[str] | None
 """Settings laid over a scenario: field → value, or ``a.b=c`` texts."""
 
 
@@ -136,7 +136,7 @@ def with_trace(overrides: Overrides, trace: Any) -> list[str]:
     texts = override_texts(overrides)
     if trace is None:
         return texts
-    if _TRACE in overrides or any(text.startswith("trace=") for text in texts):
+    if _TRACE in (overrides or ()) or any(text.startswith("trace=") for text in texts):
         raise OppoError("trace is given twice, on its own and among the overrides: give it once")
     return [*override_texts({_TRACE: trace}), *texts]
 
@@ -145,6 +145,8 @@ def override_texts(overrides: Overrides) -> list[str]:
     """Overrides as ``a.b=c`` texts. ``trace`` may be a path, a shipped name, a frame, response lengths or an
     opened trace: it is then the trace that is replayed, as ``--trace``. Raises OppoError for values that are
     no plain data."""
+    if overrides is None:
+        return []
     if isinstance(overrides, str):
         raise OppoError(
             f"overrides are {overrides!r}: give a mapping of fields to values, or a list of texts"

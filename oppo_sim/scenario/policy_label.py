@@ -43,6 +43,11 @@ def scenario_under(scenario: Scenario, label: str) -> tuple[Scenario, str]:
     return scenario.model_copy(update={"policies": {**scenario.policies, policy: settings}}), policy
 
 
+def settings_in(label: str) -> dict[str, Any]:
+    """What a label says itself of its policy's settings. Raises OppoError as ``labelled_policy``."""
+    return _parsed(label)[1]
+
+
 def _parsed(label: str) -> tuple[str, dict[str, Any]]:
     policy, written = name_and_settings(label)
     wrong = f"policy '{label}': write settings as name:setting=value, as intra:chunk_size=48"

@@ -29,6 +29,8 @@ class Answers:
             raise self.wrong(f"plan() admits {plan.admit:,} rollouts at once, more than {MOST_ADMITTED:,}")
         if plan.chunk_size < 1:
             raise self.wrong(f"plan() gives chunk_size {plan.chunk_size}, below 1 token")
+        if plan.overcommit < 0:
+            raise self.wrong(f"plan() gives overcommit {plan.overcommit}, below 0 rollouts")
         if plan.readmit:
             again = set(plan.readmit)
             if len(again) != len(plan.readmit) or not again <= shelved:

@@ -31,7 +31,7 @@ def sweep(
     draws: int = DEFAULT_DRAWS,
     steps: int | None = None,
     trace: Any = None,
-    overrides: Overrides | None = None,
+    overrides: Overrides = None,
     objective: str = "rollouts",
     stop_dominated: bool = False,
     practical: float = 0.0,

@@ -2,11 +2,19 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from oppo_sim.cache import cache_root
 from oppo_sim.errors import OppoError
 from oppo_sim.files import write_errors
+
+GIVEN: Final = "the given trace"
+"""What messages call it."""
+
+
+def is_given(path: Path) -> bool:
+    """The file is one of those that ``trace_file`` makes, whose name says nothing to anybody."""
+    return path.parent == _folder()
 
 
 def trace_file(given: Any) -> Path:
@@ -36,10 +44,14 @@ def trace_file(given: Any) -> Path:
             "a trace is a path, a frame, an opened trace, or one-dimensional response lengths, not"
             f" {type(given).__name__}"
         )
-    checked = check_frame(frame.reset_index(drop=True), "the given trace")
-    path = cache_root() / "traces" / f"{content_hash(checked)}.parquet"
+    checked = check_frame(frame.reset_index(drop=True), GIVEN)
+    path = _folder() / f"{content_hash(checked)}.parquet"
     if not path.is_file():
         with write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         save_trace(checked, path, overwrite=True)
     return path
+
+
+def _folder() -> Path:
+    return cache_root() / "traces"

@@ -17,10 +17,10 @@ def open_trace(given: Any, sources: Sequence[str] | None = None) -> OpenedTrace:
     Raises OppoError if there is none, or it cannot be read.
     """
     if not isinstance(given, str | Path):
-        from oppo_sim.traces.given import trace_file
+        from oppo_sim.traces.given import GIVEN, trace_file
 
         frame = load_path(trace_file(given))
-        return OpenedTrace("given lengths", keep_sources(frame, sources, "the given trace"), None)
+        return OpenedTrace("given lengths", keep_sources(frame, sources, GIVEN), None)
     name_or_path = str(given)
     path = Path(name_or_path)
     if any(entry.name == name_or_path for entry in list_traces()):

@@ -157,6 +157,9 @@ def build_space(
     asked = policies is not None
     own = scenario.policy.name
     default = (*_searched_by_default(), own) if framework is None else framework.policies
+    if policies is not None and len(set(policies)) != len(policies):
+        twice = next(policy for policy in policies if list(policies).count(policy) > 1)
+        raise OppoError(f"policies {', '.join(policies)} name {twice} twice: name each once")
     names = list(dict.fromkeys(policies if policies is not None else default))
     machine = [knob for knob in changed if not knob.field.startswith(POLICY)]
     for knob in machine:

@@ -250,9 +250,10 @@ class Policy:
         given: Mapping[str, Any] = settings or {}  # type: ignore[assignment]
         for key, value in given.items():
             if key.startswith("_") or not hasattr(type(self), key) or callable(getattr(type(self), key)):
+                own = type(self).__name__ if self.name == Policy.name else self.name
                 raise OppoError(
-                    f"policy '{type(self).__name__ if self.name == Policy.name else self.name}' has no setting '{key}': remove it, or make it a class attribute of"
-                    " the policy"
+                    f"policy '{own}' has no setting '{key}': remove it, or make it a class attribute of the"
+                    " policy"
                 )
             setattr(self, key, value)
 

@@ -16,8 +16,8 @@ from oppo_sim.results.sinks import FrameSink, RolloutBlocks, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
 from oppo_sim.scenario.build import build_setup, policy_settings_of
-from oppo_sim.scenario.load import Overrides, load_scenario, with_trace
-from oppo_sim.scenario.policy_label import scenario_under, settings_in
+from oppo_sim.scenario.load import Overrides, load_scenario, override_texts, with_trace
+from oppo_sim.scenario.policy_label import for_policy, scenario_under, settings_in
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ def simulate(
     Raises OppoError for anything that cannot run and a folder that is taken. Ctrl-C (KeyboardInterrupt)
     finishes the folder with the steps that are done.
     """
+    if overrides and isinstance(policy, str):
+        overrides = for_policy(override_texts(overrides), policy)
     loaded = loaded_scenario(scenario, overrides, trace).for_steps(steps)
     label = loaded.policy.name if policy is None else policy_name(policy)
     loaded, name = scenario_under(loaded, label)

@@ -20,6 +20,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from oppo_sim.errors import HaltError, OppoError
 from oppo_sim.run_folder import open_run_folder, read_run_folder
+from oppo_sim.run_kinds import SIMULATED
 from oppo_sim.runs import execute
 from oppo_sim.runs.request import RunRequest, RunResult
 from tests.attack import COMMANDS, OUT, Scene, counted, fine, kill_a_worker
@@ -226,7 +227,7 @@ def test_a_process_that_is_gone_when_it_gets_work_is_a_sentence(monkeypatch: pyt
 
 
 def write_run(root: Path, *, force: bool = False) -> None:
-    with open_run_folder(root, force=force) as folder:
+    with open_run_folder(root, SIMULATED, force=force) as folder:
         folder.write_json("summary.json", {"a": 1})
         folder.write_text("figures/one.svg", "<svg/>")
         folder.finish({"kind": "test"})
@@ -242,7 +243,7 @@ def test_a_run_folder_is_whole_or_unfinished_at_every_change(
     for at in count(1):
         root = tmp_path / str(at)
         if replaces:
-            with open_run_folder(root) as older:
+            with open_run_folder(root, SIMULATED) as older:
                 older.write_text("figures/one.svg", "<svg>older</svg>")
                 older.write_text("older.txt", "older")
                 older.finish({"kind": "older"})

@@ -104,13 +104,16 @@ def test_runs_of_one_cluster_are_fitted_together_and_predict_another(tmp_path: P
 
 
 def test_a_first_step_and_one_that_stalls_are_named(tmp_path: Path) -> None:
-    terms = TRUTH.then(CostTerms(first_step_s=40.0))
+    terms = TRUTH.model_copy(update={"other_s": 0.02, "first_step_s": 40.0})
     scenario = fit_scenario()
-    log = verl_log(tmp_path / "a.log", scenario, terms, extra={14: {"timing_s/ref": 4.0}})
+    log = verl_log(
+        tmp_path / "a.log", scenario, terms, extra={14: {"timing_s/ref": 4.0}, 18: {"timing_s/step": 900.0}}
+    )
     result = fit(log, scenario, fit_steps=ALL)
     odd = {(each.step, each.column): each.reason for each in result.odd}
     assert "first step" in odd[1, "timing_s/gen"]
     assert (14, "timing_s/ref") in odd
+    assert odd[18, "timing_s/step"] == "seconds that are of none of its stages"
     assert result.point.first_step_s == pytest.approx(40, rel=0.15)
     assert result.point.ref == pytest.approx(0.8, rel=0.05)
 

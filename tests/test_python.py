@@ -437,6 +437,19 @@ def test_settings_of_a_policys_name_stay_under_given_settings(tmp_path: Path) ->
     assert set(run.steps["overcommit"]) == {1}
 
 
+def test_settings_that_are_set_are_of_the_policy_that_is_named(tmp_path: Path) -> None:
+    """README's command, on a scenario whose own policy has no overcommit."""
+    path = write_scenario(tmp_path, policy="sequential", policies={"oppo": {"chunk_size": 7}})
+    for overrides in ({"policy.overcommit": 2}, ["policy.overcommit=2"]):
+        done = oppo_sim.simulate(path, policy="oppo", overrides=overrides, steps=6)  # type: ignore[arg-type]
+        assert set(done.steps["overcommit"]) == {2}
+        assert set(done.steps["chunk_size"]) == {7}
+    command = ("simulate", str(path), "--policy", "oppo", "--set", "policy.overcommit=2", "--steps", "6")
+    assert run([*command, "--no-figures", "-o", str(tmp_path / "out")]) == 0
+    with pytest.raises(OppoError, match=r"unknown field policy\.overcommit of policy 'sequential'"):
+        oppo_sim.simulate(path, policy="intra", overrides={"policy.overcommit": 2}, steps=6)
+
+
 def test_slips_in_arguments_are_one_sentence(tmp_path: Path) -> None:
     path = write_scenario(tmp_path)
     assert len(oppo_sim.simulate(path, steps=6, overrides=None).steps) == 6

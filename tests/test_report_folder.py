@@ -18,6 +18,7 @@ from oppo_sim.files import disk_error, partial_path
 from oppo_sim.report.perfetto import write_trace
 from oppo_sim.results.spans import Span
 from oppo_sim.run_folder import open_run_folder, read_run_folder
+from oppo_sim.run_kinds import SIMULATED
 from oppo_sim.tables import ParquetTable
 
 FULL = Path("/dev/full")
@@ -25,7 +26,7 @@ FULL = Path("/dev/full")
 
 
 def write_run(path: Path, force: bool = False) -> None:
-    folder = open_run_folder(path, force=force)
+    folder = open_run_folder(path, SIMULATED, force=force)
     folder.write_json(
         "summary.json",
         {"speedup": np.float64(1.25), "unknown": float("nan"), "policies": ("a", "b"), "path": Path("x/y")},
@@ -97,10 +98,10 @@ def test_a_folder_that_holds_anything_is_refused_and_left_alone(tmp_path: Path) 
     (tmp_path / "thesis.tex").write_text("years of work")
     for force in (False, True):
         with pytest.raises(OppoError, match=r"thesis\.tex"):
-            open_run_folder(tmp_path, force=force)
+            open_run_folder(tmp_path, SIMULATED, force=force)
     assert contents(tmp_path) == {"thesis.tex": b"years of work"}
     with pytest.raises(OppoError, match="a file stands where a folder is needed"):
-        open_run_folder(tmp_path / "thesis.tex")
+        open_run_folder(tmp_path / "thesis.tex", SIMULATED)
 
 
 def test_a_finished_run_is_replaced_only_by_force_and_foreign_files_stay(tmp_path: Path) -> None:
@@ -108,9 +109,9 @@ def test_a_finished_run_is_replaced_only_by_force_and_foreign_files_stay(tmp_pat
     (tmp_path / "figures" / "mine.png").write_bytes(b"mine")
     before = contents(tmp_path)
     with pytest.raises(OppoError, match=r"holds a finished run: .* --force"):
-        open_run_folder(tmp_path)
+        open_run_folder(tmp_path, SIMULATED)
     assert contents(tmp_path) == before
-    folder = open_run_folder(tmp_path, force=True)
+    folder = open_run_folder(tmp_path, SIMULATED, force=True)
     assert set(contents(tmp_path)) == {"figures/mine.png", "unfinished.jsonl"}
     with pytest.raises(OppoError, match="exists already and is not overwritten"):
         folder.path("figures/mine.png")
@@ -120,15 +121,15 @@ def test_a_finished_run_is_replaced_only_by_force_and_foreign_files_stay(tmp_pat
 
 
 def test_an_unfinished_run_is_recognised_and_can_be_replaced(tmp_path: Path) -> None:
-    with open_run_folder(tmp_path) as folder:
+    with open_run_folder(tmp_path, SIMULATED) as folder:
         folder.write_json("summary.json", {})
         partial_path(folder.path("rollouts.parquet")).write_bytes(b"half")
         with pytest.raises(OppoError, match="never finished"):
             read_run_folder(tmp_path)
         with pytest.raises(OppoError, match="holds a run that never finished"):
-            open_run_folder(tmp_path)
+            open_run_folder(tmp_path, SIMULATED)
         with pytest.raises(OppoError, match="another run is writing"):
-            open_run_folder(tmp_path, force=True)
+            open_run_folder(tmp_path, SIMULATED, force=True)
         with pytest.raises(OppoError, match=r"lacks rollouts\.parquet, claimed but never completed"):
             folder.finish({})
     write_run(tmp_path, force=True)
@@ -138,7 +139,7 @@ def test_an_unfinished_run_is_recognised_and_can_be_replaced(tmp_path: Path) -> 
 
 def test_a_run_that_is_withdrawn_leaves_what_is_not_its_own(tmp_path: Path) -> None:
     for others in ((), ("mine.txt",)):
-        folder = open_run_folder(tmp_path / "run")
+        folder = open_run_folder(tmp_path / "run", SIMULATED)
         folder.write_json("summary.json", {"a": 1})
         folder.path("figures/one.png").with_name("one.png.partial").write_bytes(b"half")
         for name in others:
@@ -153,7 +154,7 @@ def test_a_run_that_is_withdrawn_leaves_what_is_not_its_own(tmp_path: Path) -> N
 )
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(OppoError, match="plain relative name"):
-        open_run_folder(tmp_path).path(name)
+        open_run_folder(tmp_path, SIMULATED).path(name)
 
 
 def test_force_deletes_nothing_outside_whatever_a_manifest_says(tmp_path: Path) -> None:
@@ -164,12 +165,12 @@ def test_force_deletes_nothing_outside_whatever_a_manifest_says(tmp_path: Path) 
     manifest["files"]["../outside.txt"] = {}
     (root / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(OppoError, match="plain relative name"):
-        open_run_folder(root, force=True)
+        open_run_folder(root, SIMULATED, force=True)
     manifest["files"] = {"link/outside.txt": {}}
     (root / "manifest.json").write_text(json.dumps(manifest))
     (root / "link").symlink_to(tmp_path)
     with pytest.raises(OppoError, match="behind a link"):
-        open_run_folder(root, force=True)
+        open_run_folder(root, SIMULATED, force=True)
     assert outside.read_text() == "keep"
 
 
@@ -198,7 +199,7 @@ def test_reading_says_what_is_wrong_with_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_finished_folder_takes_no_more_and_the_files_key_is_reserved(tmp_path: Path) -> None:
-    folder = open_run_folder(tmp_path)
+    folder = open_run_folder(tmp_path, SIMULATED)
     with pytest.raises(OppoError, match="may not have a key 'files'"):
         folder.finish({"files": {}})
     folder.finish({})
@@ -212,7 +213,7 @@ def test_a_finished_folder_takes_no_more_and_the_files_key_is_reserved(tmp_path:
 
 
 def test_a_full_disk_is_said_and_what_was_written_stays(tmp_path: Path) -> None:
-    folder = open_run_folder(tmp_path)
+    folder = open_run_folder(tmp_path, SIMULATED)
     first = folder.write_json("summary.json", {"a": 1})
     partial_path(tmp_path / "steps.parquet").symlink_to(FULL)
     with pytest.raises(OppoError, match=r"no space left for .*steps\.parquet: free some"):
@@ -230,7 +231,7 @@ def test_a_full_disk_is_said_and_what_was_written_stays(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fills_up_at_the_manifest_leaves_an_unfinished_run(tmp_path: Path) -> None:
-    folder = open_run_folder(tmp_path)
+    folder = open_run_folder(tmp_path, SIMULATED)
     folder.write_json("summary.json", {})
     partial_path(tmp_path / "manifest.json").symlink_to(FULL)
     with pytest.raises(OppoError, match=r"no space left for .*manifest\.json"):

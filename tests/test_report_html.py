@@ -26,6 +26,7 @@ from oppo_sim.report.perfetto import read_trace, write_trace
 from oppo_sim.report.points import Points
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.run_folder import open_run_folder
+from oppo_sim.run_kinds import SIMULATED
 from oppo_sim.runs.best import not_told_apart
 from tests.cli_runs import Oppo, assert_refused, write_scenario
 from tests.report_page import HOSTILE, check_page
@@ -231,7 +232,7 @@ def write_validation(root: Path) -> None:
         "shares": {"sequential": {"staleness": {"predicted": [1.0], "measured": [1.0]}},
                    "oppo": {"staleness": {"predicted": [0.7, 0.3], "measured": [0.75, 0.25]}}},
     }  # fmt: skip
-    folder = open_run_folder(root)
+    folder = open_run_folder(root, SIMULATED)
     folder.write_json("validation.json", record)
     folder.finish(
         {
@@ -503,7 +504,7 @@ def test_a_picture_of_very_many_pieces_is_embedded_as_png() -> None:
 
 def test_what_cannot_be_reported_is_refused_in_one_sentence(oppo: Oppo, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    folder = open_run_folder(tmp_path / "other")
+    folder = open_run_folder(tmp_path / "other", SIMULATED)
     folder.finish({"kind": "dance"})
     oppo("simulate", "tiny.yaml", "-o", "run", "--no-figures")
     (tmp_path / "taken.html").write_text("keep me")

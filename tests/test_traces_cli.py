@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from oppo_sim.cli.main import oppo, run
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import TRACE, open_run_folder
+from oppo_sim.run_kinds import SIMULATED
 from oppo_sim.traces.recorded import split_trace, write_recorded_run
 from oppo_sim.traces.schema import check_frame, content_hash
 from oppo_sim.traces.storage import load_trace, save_trace
@@ -125,7 +126,7 @@ def test_the_figure_tells_of_sources_cuts_and_drift(tmp_path: Path) -> None:
 
 
 def test_show_what_a_real_run_made(lengths: Path, tmp_path: Path) -> None:
-    folder = open_run_folder(tmp_path / "run")
+    folder = open_run_folder(tmp_path / "run", SIMULATED)
     folder.write_frame(TRACE, load_trace(lengths))
     folder.finish({})
     shown = json.loads(call("show", tmp_path / "run", "--json").stdout)

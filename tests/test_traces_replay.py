@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from oppo_sim.draws import draw_index, stream_key
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import TRACE, open_run_folder
+from oppo_sim.run_kinds import SIMULATED
 from oppo_sim.traces.config import TraceConfig
 from oppo_sim.traces.replay import Replay, build_replay, replay_frame
 from oppo_sim.traces.schema import check_frame, content_hash
@@ -252,7 +253,7 @@ def test_configs_that_contradict_themselves() -> None:
 
 def test_the_lengths_of_a_real_run_can_be_replayed(tmp_path: Path) -> None:
     frame = trace(response_length=[3, 4])
-    folder = open_run_folder(tmp_path / "run")
+    folder = open_run_folder(tmp_path / "run", SIMULATED)
     folder.write_frame(TRACE, frame)
     folder.finish({})
     made = built(TraceConfig(path="run", sampling="in_order"), tmp_path)
@@ -262,7 +263,7 @@ def test_the_lengths_of_a_real_run_can_be_replayed(tmp_path: Path) -> None:
     (tmp_path / "run" / TRACE).write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
     with pytest.raises(OppoError, match="was changed after the run"):
         built(TraceConfig(path="run", sampling="in_order"), tmp_path)
-    empty = open_run_folder(tmp_path / "simulated")
+    empty = open_run_folder(tmp_path / "simulated", SIMULATED)
     empty.finish({})
     with pytest.raises(OppoError, match=r"no file 'trace\.parquet'"):
         built(TraceConfig(path="simulated", sampling="in_order"), tmp_path)

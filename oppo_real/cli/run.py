@@ -51,13 +51,13 @@ def command(
     from oppo_sim.cli.present import show_run
     from oppo_sim.errors import OppoError
     from oppo_sim.scenario.load import load_scenario
-    from oppo_sim.scenario.policy_label import scenario_under
+    from oppo_sim.scenario.policy_label import for_policy, scenario_under
 
     require_engine("torch")
     from oppo_real.run.folder import RealRequest, run_to_folder
     from oppo_real.run.setup import build_real_setup
 
-    loaded = load_scenario(scenario, overrides)
+    loaded = load_scenario(scenario, for_policy(overrides, policy))
     if loaded.real is None:
         raise OppoError(
             f"{loaded.source} has no real section, which says what to run on: add real: with models and"

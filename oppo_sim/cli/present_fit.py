@@ -61,8 +61,10 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
         say(sentence)
     odd = record.get("odd_steps", ())
     if odd:
+        several = len({each["log"] for each in odd}) > 1
         listed = ", ".join(
-            f"{each['step']} ({each['column'].removeprefix('timing_s/')}: {each['reason']})"
+            (f"{each['log']} " if several else "")
+            + f"{each['step']} ({each['column'].removeprefix('timing_s/')}: {each['reason']})"
             for each in odd[:6]
         )
         say(f"steps that do not fit: {listed}{', …' if len(odd) > 6 else ''}")

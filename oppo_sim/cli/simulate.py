@@ -46,10 +46,10 @@ def command(
     from oppo_sim.runs.machine import machine_of
     from oppo_sim.scenario.build import build_setup
     from oppo_sim.scenario.load import load_scenario
-    from oppo_sim.scenario.policy_label import scenario_under
+    from oppo_sim.scenario.policy_label import for_policy, scenario_under
     from oppo_sim.simulation_folder import SimulationRequest, shown_steps, simulate_to_folder
 
-    loaded = load_scenario(scenario, overrides).for_steps(steps)
+    loaded = load_scenario(scenario, for_policy(overrides, policy)).for_steps(steps)
     named = policy or loaded.policy.name
     loaded, name = scenario_under(loaded, named)
     setup = build_setup(loaded, policy=name, seed=seed, steps=steps)

@@ -191,6 +191,20 @@ def odd_steps(
             )
             for place in np.flatnonzero(far)
         ]
+    if whole is not None:
+        named = {each.step for each in found}
+        found += [
+            OddStep(
+                log.name,
+                int(features.steps[place]),
+                TIMING_STEP,
+                float(whole.measured[place]),
+                float(whole.predicted[place]),
+                "seconds that are of none of its stages",
+            )
+            for place in np.flatnonzero(np.nan_to_num(whole.measured, nan=0.0) > 2.0 * whole.predicted)
+            if int(features.steps[place]) not in named and not features.cold[place]
+        ]
     return sorted(found, key=lambda each: (each.log, each.step, each.column))
 
 

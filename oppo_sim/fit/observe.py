@@ -179,12 +179,13 @@ def observed_costs(
     lengths = np.sqrt(np.median(np.diagonal(apart[chosen], axis1=1, axis2=2), axis=0))
     _refuse_unmet(observations, lengths, before, after[chosen])
     kept = tuple(found[row] for row in chosen)
-    notes = (
+    notes: tuple[str, ...] = (
         (f"the draws are worth {effective:.0f} independent ones: observe less, or wider ranges",)
         if effective < min(_FEW, count / 2)
         else ()
     )
     told = told_of({name: values[name][chosen] for name in names}, priors)
+    notes += _unusual(told)
     return Observed(
         observations,
         kept,
@@ -254,6 +255,18 @@ def _beside(
     return found
 
 
+def _unusual(told: Sequence[Told]) -> tuple[str, ...]:
+    """Terms of which hardly a draw of the prior is where what was observed has them."""
+    far = [each for each in told if not each.prior[0] <= each.posterior[1] <= each.prior[2]]
+    if not far:
+        return ()
+    named = ", ".join(
+        f"{each.term} {each.posterior[1]:.3g} (usual are {each.prior[0]:.3g} to {each.prior[2]:.3g})"
+        for each in far
+    )
+    return (f"what was observed asks for unusual costs: {named}; is it the scenario of that run?",)
+
+
 def _refuse_unmet(
     observations: Sequence[Observation], lengths: Floats, before: Floats, after: Floats
 ) -> None:
@@ -262,9 +275,10 @@ def _refuse_unmet(
         far = 4 * float(np.hypot(one.spread, lengths[place]))
         if not one.low - far <= middle <= one.high + far:
             low, high = np.percentile(before[:, place], (2.5, 97.5))
+            others = ", and beside the other observations nothing nearer" if len(observations) > 1 else ""
             raise OppoError(
-                f"no costs agree with {one.text}: the priors give {low:.3g} to {high:.3g} here, and"
-                f" {middle:.3g} is nearest beside the other observations; is it the scenario of that run?"
+                f"no costs agree with {one.text}: the priors give {low:.3g} to {high:.3g} here{others}; is"
+                " it the scenario of that run?"
             )
 
 

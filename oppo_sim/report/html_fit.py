@@ -91,8 +91,12 @@ def answer_of(record: Mapping[str, Any]) -> list[str]:
         found.append(sentence + ".")
     untold = [each["term"] for each in record["terms"] if each["verdict"] == "not told"]
     if untold:
-        what = "the log" if record["from"] == "logs" else "what was observed"
-        found.append(f"Not told by {what}: {joined(untold)}; there the priors stand.")
+        found.append(
+            f"Not told by the log: {joined(untold)}; there the priors stand."
+            if record["from"] == "logs"
+            else f"Not told by what was observed, each by itself: {joined(untold)}; together they agree"
+            " with it."
+        )
     for log, reasons in record.get("left_out", {}).items():
         if reasons:
             listed = joined([f"{count} × {reason}" for reason, count in reasons.items()])

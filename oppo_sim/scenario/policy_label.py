@@ -1,12 +1,12 @@
 """A policy under settings of its own in one word, as commands and tables name it: ``oppo``,
 ``oppo:chunk_size=256:overcommit=8``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from oppo_sim.errors import OppoError
-from oppo_sim.policies.registry import name_and_settings
+from oppo_sim.policies.registry import SHIPPED, name_and_settings
 from oppo_sim.scenario.build import policy_settings_of
 from oppo_sim.scenario.schema import PolicyConfig, Scenario
 from oppo_sim.scenario.yaml_text import parse_yaml
@@ -41,6 +41,17 @@ def scenario_under(scenario: Scenario, label: str) -> tuple[Scenario, str]:
     if policy == scenario.policy.name:
         return scenario.model_copy(update={"policy": PolicyConfig(name=policy, **settings)}), policy
     return scenario.model_copy(update={"policies": {**scenario.policies, policy: settings}}), policy
+
+
+def for_policy(overrides: Sequence[str], label: str | None) -> list[str]:
+    """Overrides as ``a.b=c`` texts: settings of a policy in them are of the label's policy, where that is a
+    shipped one that has them, or else of the scenario's own. Raises OppoError as ``labelled_policy``."""
+    name = "" if label is None else _parsed(label)[0]
+    paths = [text.partition("=")[0].strip().split(".") for text in overrides]
+    named = {path[1] for path in paths if path[0] == "policy" and len(path) > 1}
+    if name not in SHIPPED or not named or not named <= SHIPPED[name].Settings.model_fields.keys():
+        return list(overrides)
+    return [f"policy.name={name}", *overrides]
 
 
 def settings_in(label: str) -> dict[str, Any]:

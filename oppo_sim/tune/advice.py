@@ -211,7 +211,10 @@ def alike_sentences(
             f" {shown}. Search with more seeds."
         )
     if not same and not better:
-        found.append("Everything else that was checked on fresh seeds is significantly worse.")
+        found.append(
+            "Everything else that was searched, keeps the bounds and was checked on fresh seeds is"
+            " significantly worse."
+        )
     return found
 
 
@@ -245,7 +248,10 @@ def knob_sentences(effects: Sequence[KnobEffect], interactions: Sequence[Interac
             flat = f"{shown(effect.least)} took {-100 * effect.below:.1f} % less"
         else:
             first, last = (shown(value) for value in effect.flat)
-            flat = f"within 1 % from {first} to {last}" if first != last else f"only {first} is within 1 %"
+            kept = " of those that keep the bounds" if effect.others_break else ""
+            flat = (
+                f"within 1 % from {first} to {last}" if first != last else f"only {first}{kept} is within 1 %"
+            )
         worst = f"at worst {100 * effect.most:.1f} % slower; {100 * effect.share:.0f} % of the variance"
         share, importance = effect.importance, ""
         if share is not None:

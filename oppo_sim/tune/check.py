@@ -244,6 +244,7 @@ def knob_effects(
                 variances[field] / whole if whole > 0 else 0.0,
                 importance.get(field),
                 min(better, key=lambda one: one.relative[0]).value if better else None,
+                any(one.broken for one in ran),
             )
         )
     return sorted(effects, key=lambda effect: (-effect.share, effect.field))

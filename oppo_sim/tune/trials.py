@@ -252,6 +252,8 @@ class KnobEffect:
     """PED-ANOVA over the trials of the policy; None: too few."""
     better: Any = None
     """A value that is significantly better than the chosen one and keeps all bounds."""
+    others_break: bool = False
+    """Some of the sweep break a bound."""
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,8 @@ def _devices(it: Recommended, section: str) -> list[Line]:
 def _scoring(it: Recommended) -> list[Line]:
     """A response is scored when it finishes only where the reward model has devices of its own."""
     scoring = it.scenario.split.scoring
+    if scoring == "cpu":  # a verifier
+        return []
     if it.granularity == "batch" and it.schedule != "async":
         if not isinstance(scoring, int):
             return []

@@ -185,7 +185,14 @@ def test_init_for_a_model_runs_and_says_where_numbers_are_from(
     small = ("--model", "qwen2.5-3b", "--gpus", "4", "--device", "A100-80", "--framework", "trl")
     assert oppo(capsys, "init", *small, "-o", "small.yaml")[0] == 0
     assert load_scenario("small.yaml").rollout.batching == "static"
+    # Activations recomputed and an engine that sleeps, where it would not fit without.
+    tight = ("--model", "qwen2.5-14b", "--gpus", "8", "--device", "H100", "--framework", "verl")
+    assert oppo(capsys, "init", *tight, "-o", "tight.yaml")[0] == 0
+    loaded = load_scenario("tight.yaml")
+    assert loaded.training.gradient_checkpointing
+    assert loaded.costs.rollout.sleep_mode  # type: ignore[union-attr]
     for arguments, words in (
+        (("--model", "qwen2.5-7b", "--gpus", "1"), "one micro-batch"),  # not a degree that divides nothing
         (("--model", "qwen2.5-7b"), "Missing option --gpus, which is asked for on a terminal only"),
         (("--model", "qwen2.5-7c", "--gpus", "8"), "did you mean 'qwen2.5-7b'?"),
         (("--model", "qwen2.5-7b", "--gpus", "8", "--engine", "sgl"), "did you mean 'sglang'?"),

@@ -175,6 +175,19 @@ def test_what_a_framework_cannot_do_is_said(tmp_path: Path) -> None:
     assert "controlled online" in _lacks(found["verl"])
 
 
+def test_verl_is_told_nothing_that_its_filter_or_its_scorer_contradicts(tmp_path: Path) -> None:
+    both = "filter_groups generates batches of data.gen_batch_size, too"
+    filtered = {"dynamic_sampling": {"enable": True}, "group_size": 2, "rewards": {"kind": "trace"}}
+    _, found = _told(tmp_path, "inter", {"overcommit": 2}, rollout_batch_size=8)
+    assert both not in _lacks(found["verl"])
+    _, found = _told(tmp_path, "inter", {"overcommit": 2}, rollout_batch_size=8, **filtered)
+    assert both in _lacks(found["verl"])
+    given = load_scenario("agentic-a800x4")
+    assert given.split.scoring == "cpu", "a verifier"
+    built = make_policy("rollout-overlap", Batch(given.rollout_batch_size, given.group_size), {})
+    assert "reward model" not in _lacks(FRAMEWORKS["verl"].lines(recommended(given, built)))
+
+
 def test_sequential_needs_no_more_than_a_batch_size(tmp_path: Path) -> None:
     _, found = _told(tmp_path, "sequential", {}, placement={"training": "rollout"})
     assert _knobs(found["TRL"]) == {

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import product
 from typing import Final
 
 from oppo_sim.costs.devices import find_device
@@ -48,35 +49,38 @@ def check_engine(name: str) -> None:
 
 def fresh_text(wanted: Wanted, file: str) -> str:
     """The text of a scenario that runs: everything on the same GPUs, with the least tensor parallelism that
-    fits. ``file``: what it will be called, for its comments. Raises OppoError for an unknown device, model or
-    engine, and where the model does not fit."""
+    fits, if need be with activations recomputed and an engine that sleeps while others compute. ``file``:
+    what it will be called, for its comments. Raises OppoError for an unknown device, model or engine, and
+    where the model does not fit."""
     find_device(wanted.device)
     find_model(wanted.model)
     check_engine(wanted.engine)
     reasons: list[OppoError] = []
-    for degree in _DEGREES:
-        if wanted.gpus % degree:
-            continue
-        text = _text(wanted, degree, file)
+    degrees = [degree for degree in _DEGREES if wanted.gpus % degree == 0]
+    for saving, degree in product((False, True), degrees):
+        text = _text(wanted, degree, file, saving)
         try:
             build_setup(scenario_from_plain(parse_yaml(text, file), where=file))
         except OppoError as error:
             reasons.append(error)
             continue
         return text
+    of_memory = [reason for reason in reasons if "does not divide" not in str(reason)]
     raise OppoError(
         f"{wanted.model} does not fit on {wanted.gpus} × {wanted.device} with everything on the same GPUs:"
-        f" take more of them; with the most tensor parallelism: {reasons[-1]}"
+        f" take more of them; with the most tensor parallelism: {(of_memory or reasons)[-1]}"
     )
 
 
-def _text(wanted: Wanted, degree: int, file: str) -> str:
+def _text(wanted: Wanted, degree: int, file: str, saving: bool) -> str:
     device, replicas = find_device(wanted.device), wanted.gpus // degree
     model = show_value(wanted.model, 1000)
     static = wanted.engine == "generate"
     kv = f"auto # what the weights leave of {device.hbm_bytes / 2**30:.0f} GiB"
     kv = "null # a static batch" if static else kv
     scorer = f"{{kind: model, model: {model}, tensor_parallel: {degree}}}"
+    recomputed = "  gradient_checkpointing: true # it would not fit without\n" if saving else ""
+    sleeps = ", sleep_mode: true" if saving else ""
     named = f"{wanted.gpus} × {device.name}, {wanted.model.rsplit('/', 1)[-1]}"
     told = "" if wanted.framework is None else f" --framework {show_value(wanted.framework, 100)}"
     return f"""\
@@ -120,14 +124,14 @@ training:
   critic: separate # assumed: a critic as large as the actor
   offload: true # training state leaves the GPUs while the engines run
   tensor_parallel: {degree}
-  weight_sync: {{kind: online_refit, fixed_s: 0.5, convert_bytes_per_s: 2.0e10}} # assumed
+{recomputed}  weight_sync: {{kind: online_refit, fixed_s: 0.5, convert_bytes_per_s: 2.0e10}} # assumed
 
 costs:
   kind: roofline # composed (measured kernels) is closer where there are tables: docs/costs.md
   device: {device.name} # {device.source}
   actor_model: {model} # shape from its public config.json
   reward_model: {scorer} # assumed: as large as the actor; kind: verifier for rules
-  rollout: {{host: {wanted.engine}, tensor_parallel: {degree}}}
+  rollout: {{host: {wanted.engine}, tensor_parallel: {degree}{sleeps}}}
 
 policy:
   name: sequential # generate, score, train; what oppo tune compares with

@@ -84,6 +84,13 @@ def _ahead(it: Recommended) -> list[Line]:
                 Line("data.gen_batch_size", chunk, "prerequisite: Δ is rounded down to whole ones of these")
             )
         found.append(Line(knob, value, what, "policy.overcommit"))
+        if chunk != it.prompts and it.scenario.dynamic_sampling.enable:
+            found.append(
+                none(
+                    "filter_groups generates batches of data.gen_batch_size, too: keep the run's own, and Δ"
+                    " is rounded down to whole ones of that"
+                )
+            )
     if it.max_deferrals is None:
         found.append(Line(THRESHOLD, None, "nothing is dropped or waited for; the default is 8"))
         return found

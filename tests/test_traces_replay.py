@@ -265,5 +265,5 @@ def test_the_lengths_of_a_real_run_can_be_replayed(tmp_path: Path) -> None:
         built(TraceConfig(path="run", sampling="in_order"), tmp_path)
     empty = open_run_folder(tmp_path / "simulated", SIMULATED)
     empty.finish({})
-    with pytest.raises(OppoError, match=r"no file 'trace\.parquet'"):
+    with pytest.raises(OppoError, match=r"is no folder of a real run"):
         built(TraceConfig(path="simulated", sampling="in_order"), tmp_path)

@@ -25,7 +25,8 @@ Example, 24 × 16 points:
 VALUES of --grid are a list (128,256,512), a range that adds (0:32:+4) or multiplies (64:1024:*2),
 or a mixture.
 
-VALUES of --random are LOW..HIGH, with :log and :int as needed (64..1024:log:int), or a list to choose from.
+VALUES of --random are LOW..HIGH (64..1024; :log is uniform in the logarithm; whole numbers if both are,
+unless :float is added), or a list to choose from.
 """
 
 

@@ -30,6 +30,11 @@ def load_path(path: Path) -> "pd.DataFrame":
             return read_recorded_run(path).as_trace()
 
         run = read_run_folder(path)
+        if TRACE not in run.files:
+            raise OppoError(
+                f"{path} is no folder of a real run (oppo run), which keeps the lengths that it made as"
+                f" {TRACE}: give the trace that the run replayed"
+            )
         run.verify()
         path = run.path(TRACE)
     return load_trace(path)

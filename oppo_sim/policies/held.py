@@ -19,9 +19,8 @@ _held: dict[str, tuple[type[Policy], str]] = {}
 def hold(policy: type[Policy]) -> str:
     """The name of a class that is to be found by it from now on; a later class of that name replaces it."""
     name = policy.__name__
-    known = _held[name][1] if held(name) is policy else None
-    # Of a script its values may have changed since; elsewhere it is the class alone that is told from others.
-    if known is None or _script(policy) is not None:
+    # A script's values may have changed since.
+    if held(name) is not policy or _script(policy) is not None:
         _held[name] = policy, _digest(policy)
     return name
 

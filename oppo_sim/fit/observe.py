@@ -164,11 +164,13 @@ def observed_costs(
         **_beside(scenario, names, priors, count, generator),
     }
     found = [CostTerms(**{name: float(each[row]) for name, each in values.items()}) for row in range(count)]
+    estimated, apart = baseline.estimated_apart(values)
+    # What simulation would not mend is refused before it.
+    _refuse_unmet(observations, _lengths(apart), before, estimated, _HOPELESS)
     seen = []
     for number, each in enumerate(found):
         progress(Progress("simulated draws", number + 1, count))
         seen.append(short.simulated(each))
-    estimated, apart = baseline.estimated_apart(values)
     # A few steps are simulated: by how much they are off what is computed of them.
     computed = short.estimated(values)
     after = estimated * np.divide(np.array(seen), computed, out=np.ones_like(computed), where=computed > 0)
@@ -176,8 +178,8 @@ def observed_costs(
     weights = weights_of(logs)
     effective = worth(weights)
     chosen = resampled(weights, draws, generator)
-    lengths = np.sqrt(np.median(np.diagonal(apart[chosen], axis1=1, axis2=2), axis=0))
-    _refuse_unmet(observations, lengths, before, after[chosen])
+    lengths = _lengths(apart[chosen])
+    _refuse_unmet(observations, lengths, before, after[chosen], _UNMET)
     kept = tuple(found[row] for row in chosen)
     notes: tuple[str, ...] = (
         (f"the draws are worth {effective:.0f} independent ones: observe less, or wider ranges",)
@@ -267,12 +269,23 @@ def _unusual(told: Sequence[Told]) -> tuple[str, ...]:
     return (f"what was observed asks for unusual costs: {named}; is it the scenario of that run?",)
 
 
+def _lengths(apart: Floats) -> Floats:
+    """By how much other lengths move each quantity: the middle of the draws."""
+    found: Floats = np.sqrt(np.median(np.diagonal(apart, axis1=1, axis2=2), axis=0))
+    return found
+
+
+_UNMET: Final = 4.0
+_HOPELESS: Final = 8.0
+"""Spreads beyond an observation at which draws do not agree with it; computed, not simulated."""
+
+
 def _refuse_unmet(
-    observations: Sequence[Observation], lengths: Floats, before: Floats, after: Floats
+    observations: Sequence[Observation], lengths: Floats, before: Floats, after: Floats, spreads: float
 ) -> None:
     for place, one in enumerate(observations):
         middle = float(np.median(after[:, place]))
-        far = 4 * float(np.hypot(one.spread, lengths[place]))
+        far = spreads * float(np.hypot(one.spread, lengths[place]))
         if not one.low - far <= middle <= one.high + far:
             low, high = np.percentile(before[:, place], (2.5, 97.5))
             others = ", and beside the other observations nothing nearer" if len(observations) > 1 else ""

@@ -437,6 +437,24 @@ def test_settings_of_a_policys_name_stay_under_given_settings(tmp_path: Path) ->
     assert set(run.steps["overcommit"]) == {1}
 
 
+def test_what_was_changed_in_an_imported_class_is_heeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_scenario(tmp_path)
+    (tmp_path / "mypol.py").write_text(
+        "import oppo_sim\nclass Q(oppo_sim.Policy):\n    extra = 1\n    def plan(self, pool):\n"
+        "        return self.refill(pool, overcommit=self.extra, chunk_size=8)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import mypol  # type: ignore[import-not-found]
+
+    assert set(oppo_sim.simulate(path, policy=mypol.Q, steps=6).steps["overcommit"]) == {1}
+    mypol.Q.extra = 3
+    assert set(oppo_sim.simulate(path, policy=mypol.Q, steps=6).steps["overcommit"]) == {3}
+    table = oppo_sim.compare(path, [mypol.Q, "inter"], seeds=2, steps=6, draws=0, attribution=False).table
+    assert "Q" in table.index
+
+
 def test_settings_that_are_set_are_of_the_policy_that_is_named(tmp_path: Path) -> None:
     """README's command, on a scenario whose own policy has no overcommit."""
     path = write_scenario(tmp_path, policy="sequential", policies={"oppo": {"chunk_size": 7}})

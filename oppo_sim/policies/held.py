@@ -43,6 +43,12 @@ def source_file(code: Any) -> str | None:
         return None
 
 
+def plain_values(policy: type[Policy]) -> dict[str, Any]:
+    """Numbers, words and switches that its code reads: class attributes and global variables, by name."""
+    kinds = (int, float, str, bool, type(None))
+    return {name: value for name, value in _values(policy).items() if isinstance(value, kinds)}
+
+
 def _digest(policy: type[Policy]) -> str:
     """Of the script that defines the class, and of the values that its code reads. Elsewhere what it does may
     depend on other cells, or on variables around it, which nobody can look up: then no other class has the

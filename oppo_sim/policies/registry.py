@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from oppo_sim.errors import OppoError
 from oppo_sim.policies import shipped
 from oppo_sim.policies.chunk_control import ChunkControl
-from oppo_sim.policies.held import held, held_digest, hold, source_file
+from oppo_sim.policies.held import held, held_digest, hold, plain_values, source_file
 from oppo_sim.policies.interface import Batch, Policy, Schedule
 from oppo_sim.policies.own import make_own
 from oppo_sim.policies.refill import ShippedPolicy
@@ -70,7 +70,8 @@ def policy_class(name: str, base_dir: Path | None = None) -> type[Policy]:
 
 def policy_name(policy: str | type) -> str:
     """The name under which scenarios find a policy: of a class of one's own its file and name; where no other
-    process could import it (of a script that runs, a notebook's cell, a function), its name in this process.
+    process could import it as it is here (of a script that runs, a notebook's cell, a function; changed since
+    its file was imported), its name in this process.
 
     Raises OppoError for what is no policy, and for such a class with the name of a shipped one.
     """
@@ -82,12 +83,18 @@ def policy_name(policy: str | type) -> str:
     if not isinstance(policy, type):
         raise OppoError(f"policy {policy!r} is neither a name nor a class: give one of them")
     source = source_file(policy)
-    if source is None or policy.__module__ == "__main__" or policy.__qualname__ != policy.__name__:
+    label = f"{source}:{policy.__name__}"
+    if (
+        source is None
+        or policy.__module__ == "__main__"
+        or policy.__qualname__ != policy.__name__
+        or plain_values(policy) != plain_values(_find_class(label, None))
+    ):
         own = _as_policy_class(policy, policy.__name__)
         if own.__name__ in SHIPPED:
             raise OppoError(f"policy class {own.__name__} has the name of a shipped policy: give it another")
         return hold(own)
-    return f"{source}:{policy.__name__}"
+    return label
 
 
 def name_and_settings(label: str) -> tuple[str, tuple[str, ...]]:

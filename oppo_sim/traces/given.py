@@ -2,19 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from oppo_sim.cache import cache_root
 from oppo_sim.errors import OppoError
 from oppo_sim.files import write_errors
-
-GIVEN: Final = "the given trace"
-"""What messages call it."""
-
-
-def is_given(path: Path) -> bool:
-    """The file is one of those that ``trace_file`` makes, whose name says nothing to anybody."""
-    return path.parent == _folder()
+from oppo_sim.traces.sources import GIVEN, given_folder
 
 
 def trace_file(given: Any) -> Path:
@@ -45,13 +37,9 @@ def trace_file(given: Any) -> Path:
             f" {type(given).__name__}"
         )
     checked = check_frame(frame.reset_index(drop=True), GIVEN)
-    path = _folder() / f"{content_hash(checked)}.parquet"
+    path = given_folder() / f"{content_hash(checked)}.parquet"
     if not path.is_file():
         with write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         save_trace(checked, path, overwrite=True)
     return path
-
-
-def _folder() -> Path:
-    return cache_root() / "traces"

@@ -6,7 +6,7 @@ from typing import Any
 
 from oppo_sim.traces.catalog import find_trace, list_traces, load_named
 from oppo_sim.traces.opened import OpenedTrace
-from oppo_sim.traces.sources import keep_sources, load_path
+from oppo_sim.traces.sources import GIVEN, keep_sources, load_path
 from oppo_sim.traces.storage import SUFFIXES
 
 
@@ -17,7 +17,7 @@ def open_trace(given: Any, sources: Sequence[str] | None = None) -> OpenedTrace:
     Raises OppoError if there is none, or it cannot be read.
     """
     if not isinstance(given, str | Path):
-        from oppo_sim.traces.given import GIVEN, trace_file
+        from oppo_sim.traces.given import trace_file
 
         frame = load_path(trace_file(given))
         return OpenedTrace("given lengths", keep_sources(frame, sources, GIVEN), None)

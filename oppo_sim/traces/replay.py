@@ -237,8 +237,7 @@ def replay_frame(
 def _opened(config: TraceConfig, base_dir: Path | None) -> "tuple[pd.DataFrame, dict[str, Any], str]":
     """Frame with its sources filtered, provenance, and how to call it in messages."""
     from oppo_sim.traces.catalog import find_trace, load_named
-    from oppo_sim.traces.given import GIVEN, is_given
-    from oppo_sim.traces.sources import keep_sources, load_path
+    from oppo_sim.traces.sources import GIVEN, given_folder, keep_sources, load_path
 
     if config.synth is not None:
         from oppo_sim.traces.synth import synthesise
@@ -260,7 +259,7 @@ def _opened(config: TraceConfig, base_dir: Path | None) -> "tuple[pd.DataFrame, 
         frame = load_path(path if base_dir is None else base_dir / path)
         # No folders of one machine in a manifest.
         origin = {"kind": "file", "path": path.name if path.is_absolute() else path.as_posix()}
-        where = GIVEN if is_given(path) else config.path
+        where = GIVEN if path.parent == given_folder() else config.path
     origin["sources"] = list(config.sources) if config.sources is not None else None
     return keep_sources(frame, config.sources, where), origin, where
 

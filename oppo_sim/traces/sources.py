@@ -4,14 +4,24 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from oppo_sim.cache import cache_root
 from oppo_sim.columns import SOURCE
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.storage import load_trace
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+GIVEN: Final = "the given trace"
+"""What messages call lengths that a program gave (``given.trace_file``)."""
+
+
+def given_folder() -> Path:
+    """Where their files lie, whose names say nothing to anybody."""
+    return cache_root() / "traces"
 
 
 def load_path(path: Path) -> "pd.DataFrame":

@@ -230,7 +230,7 @@ def write_run(root: Path, *, force: bool = False) -> None:
     with open_run_folder(root, SIMULATED, force=force) as folder:
         folder.write_json("summary.json", {"a": 1})
         folder.write_text("figures/one.svg", "<svg/>")
-        folder.finish({"kind": "test"})
+        folder.finish({"kind": SIMULATED})
 
 
 @pytest.mark.parametrize("replaces", [False, True])
@@ -246,7 +246,7 @@ def test_a_run_folder_is_whole_or_unfinished_at_every_change(
             with open_run_folder(root, SIMULATED) as older:
                 older.write_text("figures/one.svg", "<svg>older</svg>")
                 older.write_text("older.txt", "older")
-                older.finish({"kind": "older"})
+                older.finish({"kind": SIMULATED, "about": "older"})
         break_it = full_from(at) if kind == "full" else crash_at(at, torn=kind == "torn")
         with broken_disk(root, on_change=break_it) as disk:
             try:

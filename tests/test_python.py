@@ -413,6 +413,14 @@ def test_a_policy_class_of_a_cell_is_a_policy(tmp_path: Path, monkeypatch: pytes
         oppo_sim.simulate(path, policy=space["Broken"])
 
 
+def ran_script(script: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """In an interpreter of its own."""
+    return subprocess.run(
+        [sys.executable, script, *arguments], capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parents[1], env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )  # fmt: skip
+
+
 def test_a_policy_class_of_a_script_is_a_policy(tmp_path: Path) -> None:
     path = write_scenario(tmp_path)
     script = tmp_path / "mine.py"
@@ -422,10 +430,7 @@ def test_a_policy_class_of_a_script_is_a_policy(tmp_path: Path) -> None:
         f"table = oppo_sim.compare({str(path)!r}, ['inter', Mine], seeds=2, steps=6, draws=0).table\n"
         "print(table.index.tolist(), table['speedup'].nunique())\n"
     )
-    ran = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1],
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )  # fmt: skip
+    ran = ran_script(script)
     assert (ran.stdout, ran.stderr) == ("['sequential', 'inter', 'Mine'] 2\n", "")
 
 
@@ -532,10 +537,7 @@ def test_runs_of_a_script_s_policy_are_known_by_the_values_that_it_reads(tmp_pat
     )
 
     def ran(*arguments: str) -> list[str]:
-        done = subprocess.run(
-            [sys.executable, script, *arguments], capture_output=True, text=True, check=False,
-            cwd=Path(__file__).parents[1], env={**os.environ, "PYTHONPATH": os.getcwd()},
-        )  # fmt: skip
+        done = ran_script(script, *arguments)
         assert done.stderr == ""
         return done.stdout.split()
 

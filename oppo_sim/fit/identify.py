@@ -25,6 +25,8 @@ _FAR: Final = 4.0
 """Scales from the model at which a step does not fit, if it is off by ``_OFF`` too."""
 _OFF: Final = 0.1
 _OF_STEP: Final = 0.01
+_WHOLE: Final = 2.0
+"""Times its prediction from which on a step does not fit, where all of its stages do."""
 
 CUTS: Final = ("round_fixed_s", "piece_fixed_s", "piece_send_s")
 """Terms of what a cut costs."""
@@ -202,7 +204,7 @@ def odd_steps(
                 float(whole.predicted[place]),
                 "seconds that are of none of its stages",
             )
-            for place in np.flatnonzero(np.nan_to_num(whole.measured, nan=0.0) > 2.0 * whole.predicted)
+            for place in np.flatnonzero(np.nan_to_num(whole.measured, nan=0.0) > _WHOLE * whole.predicted)
             if int(features.steps[place]) not in named and not features.cold[place]
         ]
     return sorted(found, key=lambda each: (each.log, each.step, each.column))

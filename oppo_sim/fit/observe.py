@@ -42,6 +42,9 @@ _LOOKED: Final = 24
 EDGE: Final = 0.05
 """Softness of a range's ends, of its width; where it is no share, at most of its low end."""
 _FEW: Final = 50.0
+_UNMET: Final = 4.0
+_HOPELESS: Final = 8.0
+"""Spreads beyond an observation at which draws do not agree with it; computed, not simulated."""
 _CANDIDATES: Final = 2
 """Simulated, for each draw that is kept."""
 
@@ -273,11 +276,6 @@ def _lengths(apart: Floats) -> Floats:
     """By how much other lengths move each quantity: the middle of the draws."""
     found: Floats = np.sqrt(np.median(np.diagonal(apart, axis1=1, axis2=2), axis=0))
     return found
-
-
-_UNMET: Final = 4.0
-_HOPELESS: Final = 8.0
-"""Spreads beyond an observation at which draws do not agree with it; computed, not simulated."""
 
 
 def _refuse_unmet(

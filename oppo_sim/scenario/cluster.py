@@ -119,36 +119,17 @@ def with_split(data: Plain) -> dict[str, Any]:
     return merged
 
 
-_DECIDED: Final = (
-    ("rollout", "num_replicas"),
-    ("costs", "rollout", "tensor_parallel"),
-    ("scoring", "num_workers"),
-    ("placement", "scoring"),
-    ("placement", "training"),
-    ("training", "num_gpus"),
-)
-"""Fields that a split stands for."""
-
-
-def overruled(given: Plain, merged: Plain) -> str | None:
-    """The first of these fields, as a dotted name, that is given and is something else in ``merged``, which
-    a split has decided."""
-    for path in _DECIDED:
-        wanted, decided = _at(given, path), _at(merged, path)
-        if wanted is not _ABSENT and wanted != decided:
-            return ".".join(path)
+def overruled(given: Plain, before: Plain, after: Plain) -> str | None:
+    """The first field of ``given``, as a dotted name, that the split changed from ``before`` to ``after``."""
+    for name, value in given.items():
+        old, new = before.get(name), after.get(name)
+        if old == new:
+            continue
+        if not (isinstance(value, Mapping) and isinstance(old, Mapping) and isinstance(new, Mapping)):
+            return name
+        if (inner := overruled(value, old, new)) is not None:
+            return f"{name}.{inner}"
     return None
-
-
-_ABSENT: Final = object()
-
-
-def _at(data: Any, path: tuple[str, ...]) -> Any:
-    for name in path:
-        if not isinstance(data, Mapping) or name not in data:
-            return _ABSENT
-        data = data[name]
-    return data
 
 
 def _workers(split: Split, text: str, degree: int) -> int:

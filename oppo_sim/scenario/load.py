@@ -194,11 +194,12 @@ def scenario_from_plain(
     translated = _in_file(where, data, canonical)
     merged, over = _overridden(translated.data, parsed, canonical)
     merged.setdefault("name", default_name)
+    stated = merged
     try:
         merged = with_split(merged)
     except OppoError as error:
         raise OppoError(f"{where}: {error}") from None
-    if (field := overruled(over.data, merged)) is not None:
+    if (field := overruled(over.data, stated, merged)) is not None:
         about = [override for override in parsed if override.path[-1] == field.rpartition(".")[2]]
         said = " --set ".join(override.text for override in about or parsed)
         raise OppoError(

@@ -413,7 +413,7 @@ def test_a_policy_class_of_a_cell_is_a_policy(tmp_path: Path, monkeypatch: pytes
         oppo_sim.simulate(path, policy=space["Broken"])
 
 
-def ran_script(script: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def ran_script(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """In an interpreter of its own."""
     return subprocess.run(
         [sys.executable, script, *arguments], capture_output=True, text=True, check=False,

@@ -163,6 +163,7 @@ def costs_of(case: Case, kind: str) -> Costs:
         ref_param_offload=not case.parallel_inference,
         lora_rank=4 if case.batch % 3 == 1 else 0,
         sequence_parallel=2 if case.batch > 1 else 1,
+        pipeline_parallel=2 if case.batch % 2 and case.batch < 4 and not case.parallel_inference else 1,
         num_gpus=4 if case.batch % 2 else 2,
         remove_padding=case.batch % 3 > 0,
     )

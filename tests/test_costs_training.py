@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from oppo_sim.costs.achieved import Achievable, trainer_shares
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.device import Device
 from oppo_sim.costs.devices import DEVICES
-from oppo_sim.costs.interface import BatchShape, Costs
+from oppo_sim.costs.interface import BatchShape, Costs, StageTimes
 from oppo_sim.costs.memory import (
     MicroBatch,
     StateBytes,
@@ -182,6 +184,100 @@ def test_sequence_parallel_devices_share_the_tokens_and_exchange_heads() -> None
     # for the second device), 2 bytes, half of which leaves the device: 128 bytes.
     assert shared.ref == pytest.approx(FORWARD / 2 + 12.8 + 0.25)
     assert shared.update_actor - apart.update_actor == pytest.approx(3 * 12.8)
+
+
+FOUR_LAYERS = TINY.model_copy(update={"num_hidden_layers": 4})
+
+
+def piped(stages: int, rollouts: int, *, shape: ModelShape = FOUR_LAYERS, head: bool = False) -> StageTimes:
+    """Of ``rollouts`` rollouts of 2 + 2 tokens, a micro-batch each, on one rank."""
+    training = config(sharding="optimizer", pipeline_parallel=stages)
+    model = TrainedModel(shape, head, MicroBatch(4, 1.0), MicroBatch(4, 1.0))
+    group = RooflineTraining(model, model, model, TOY, EXACT, training, stages, 0.0, SMALL)
+    batch = BatchShape((2,) * rollouts, (2,) * rollouts)
+    alone = dataclasses.replace(group, training=config(sharding="optimizer"), num_gpus=1)
+    assert group.work(batch) == pytest.approx(alone.work(batch))
+    return group.stage_times(batch)
+
+
+@given(st.integers(2, 4), st.integers(1, 9), st.integers(4, 9), st.booleans())
+def test_a_pipeline_takes_what_micro_batches_take_that_wait_for_its_stages(
+    stages: int, rollouts: int, layers: int, head: bool
+) -> None:
+    shape = TINY.model_copy(update={"num_hidden_layers": layers})
+    alone = piped(1, 1, shape=shape, head=head).old_log_prob - 0.25
+    # Layers 2·576 operations and attention (10 pairs) each, of which matrices count; the last has the head.
+    share = 576 / (layers * 576 + 256 * head)
+    of_stages = [share * (layers // stages + (number < layers % stages)) for number in range(stages)]
+    of_stages[-1] += 1.0 - share * layers
+    done = [0.0] * stages
+    for _ in range(rollouts):
+        free = 0.0
+        for number, part in enumerate(of_stages):
+            free = done[number] = max(free, done[number]) + part * alone
+    overheads = 0.25 * stages * (1.0 + (rollouts - 1) * max(of_stages))
+    found = piped(stages, rollouts, shape=shape, head=head).old_log_prob
+    assert found == pytest.approx(done[-1] + overheads, rel=1e-9)
+
+
+def test_each_stage_of_a_pipeline_holds_its_layers_and_is_gathered_by_its_own_ranks() -> None:
+    slow = TOY.model_copy(update={"link_bytes_per_s": 10.0})
+
+    def times(stages: int, num_gpus: int) -> StageTimes:
+        training = config(sharding="none", pipeline_parallel=stages)
+        model = TrainedModel(FOUR_LAYERS, False, MicroBatch(8), MicroBatch(8))
+        return RooflineTraining(model, model, model, slow, EXACT, training, num_gpus, 0.0, SMALL).stage_times(
+            SMALL
+        )
+
+    # 8 tokens of 8 values of 2 bytes to the next stage, and a stage's 0.25 s more.
+    assert times(2, 2).ref - times(1, 1).ref == pytest.approx(12.8 + 0.25)
+    # All-reduce of the gradients of half the layers between two ranks: 2 · 2 bytes · half, half of it sent.
+    two, alone = times(2, 4), times(2, 2)
+    half = (FOUR_LAYERS.layer_params + FOUR_LAYERS.lm_head_params + FOUR_LAYERS.hidden_size) / 2
+    reduced = 2 * 2 * half / 2 / 10
+    computed = (alone.update_actor - 3 * 0.5) / 2 + 3 * 0.5
+    assert two.update_actor == pytest.approx(computed + reduced)
+
+
+def test_what_a_pipeline_cannot_be_is_said() -> None:
+    with pytest.raises(ValidationError, match="take sharding: optimizer"):
+        config(pipeline_parallel=2)
+    with pytest.raises(ValidationError, match="multiple of tensor_parallel 1 times pipeline_parallel 4;"):
+        config(pipeline_parallel=4, num_gpus=6, sharding="optimizer")
+    with pytest.raises(OppoError, match="pipeline_parallel 48 is more than the 36 layers of a model: lower it"):
+        verl(pipeline_parallel=48, sequence_parallel=1, sharding="optimizer", num_gpus=48)
+
+
+def test_micro_batches_that_are_not_set_fill_a_pipeline() -> None:
+    def tokens(stages: int, responses: int) -> int:
+        training = TrainingConfig(num_gpus=4, pipeline_parallel=stages, sharding="optimizer", critic="none")
+        context = CostContext(1, 1, responses, 1000, 3000, training)
+        costs = RooflineCostConfig.model_validate(
+            {
+                "kind": "roofline",
+                "device": "H100",
+                "actor_model": "qwen2.5-1.5b",
+                "reward_model": {"kind": "verifier"},
+            }
+        ).build(context)
+        assert isinstance(costs.training, RooflineTraining)
+        return costs.training.actor.training_micro_batch.tokens
+
+    # Two ranks, rollouts of half the longest, four micro-batches for each of two stages.
+    assert tokens(2, 64) == 64 * 2000 / 2 / 8
+    assert tokens(2, 4) == 4000, "one longest rollout"
+    assert tokens(2, 100_000) > tokens(1, 100_000), "what fits beside half of the weights"
+
+
+def test_a_stage_of_a_pipeline_holds_its_part_of_weights_and_states() -> None:
+    settings = {"sharding": "optimizer", "sequence_parallel": 1, "num_gpus": 8, "ref": False, "offload": False}
+    whole, halved = (verl("B200", **settings, pipeline_parallel=stages).training for stages in (1, 2))
+    assert isinstance(whole, RooflineTraining)
+    assert isinstance(halved, RooflineTraining)
+    assert halved.actor.state.parameters == whole.actor.state.parameters / 2
+    assert halved.actor.state.gradients == whole.actor.state.gradients / 2
+    assert halved.actor.state.optimizer == whole.actor.state.optimizer  # divided among all devices
 
 
 def test_offloaded_parts_cross_the_host_link_out_and_in() -> None:

@@ -127,6 +127,21 @@ def gpg(device: str) -> dict[str, Any]:
     }
 
 
+def gpg_megatron() -> dict[str, Any]:
+    """The scenario of the GPG run that Megatron trains, without its trace: the command line that its log
+    begins with. Megatron's distributed optimizer, gradients in float32, nothing offloaded, rollouts packed
+    without padding (verl's defaults of June 2025)."""
+    scenario = gpg("A100-80")
+    training = {
+        **scenario["training"],
+        "micro_batch_rollouts": 4,
+        "tensor_parallel": 2,
+        "pipeline_parallel": 2,
+        "sharding": "optimizer",
+    }
+    return {**scenario, "name": "gpg_megatron", "training": training}
+
+
 def _eager_engine(tensor_parallel: int, share: float) -> dict[str, Any]:
     """The engine of a trainer with vLLM in its own processes, in eager mode; ``share`` of the memory."""
     return {

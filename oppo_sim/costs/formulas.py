@@ -76,6 +76,7 @@ def stage_seconds(
     count: int,
     passes: float,
     speed: float,
+    longest_stage: float,
     beside_s: float,
     overhead_s: float,
     steps: int,
@@ -84,9 +85,12 @@ def stage_seconds(
     offload_s: float,
 ) -> float:
     """Seconds of a training stage of ``steps`` mini-batches, each of ``count`` micro-batches
-    (``lowering.StagePlan``)."""
+    (``lowering.StagePlan``). In a pipeline the first fills it and the others follow by its longest stage
+    (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
+    2021, §2.2: with even stages a bubble of (p − 1)/count)."""
     micro = max(passes * forward_s / speed, beside_s) + overhead_s
-    return steps * (count * micro + reduction_s + optimizer_s) + offload_s
+    piped = (count - 1) * longest_stage + 1.0
+    return steps * (piped * micro + reduction_s + optimizer_s) + offload_s
 
 
 def interpolated(x: float, before: float, after: float, low: float, high: float) -> float:

@@ -11,9 +11,9 @@ from oppo_sim.costs.profile import ForwardOnDevice, RangeCounter
 class StagePlan(NamedTuple):
     """What a stage runs of a model, in numbers that no batch changes. Tokens and seconds of one device.
 
-    seconds = steps · (count · micro + reduction_s + optimizer_s) + offload_s, where a rank's share of a
-    mini-batch is run in ``count`` micro-batches of max(passes · slowest · forward / speed, beside_s) +
-    overhead_s seconds each (``formulas.slowest_rank``).
+    seconds = steps · (((count − 1) · longest_stage + 1) · micro + reduction_s + optimizer_s) + offload_s,
+    where a rank's share of a mini-batch is run in ``count`` micro-batches of max(passes · slowest · forward /
+    speed, beside_s) + overhead_s seconds each (``formulas.slowest_rank``).
     """
 
     micro_batch: int
@@ -24,6 +24,10 @@ class StagePlan(NamedTuple):
     spread: float = 0.0
     """Standard deviations of a micro-batch's tokens by which the longest of the ranks that wait for each
     other is above the mean."""
+    pipeline: float = 1.0
+    """Stages that a micro-batch goes through, …"""
+    longest_stage: float = 1.0
+    """… and the part of its seconds that the busiest takes."""
     mini_batches: int = 1
     steps: int = 1
     """Mini-batches of all epochs."""

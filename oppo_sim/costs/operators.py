@@ -60,6 +60,8 @@ class Split:
     rates: Rates
     sequence_parallel: int = 1
     """Devices among which the tokens of a sequence lie; each runs its own."""
+    pipeline_parallel: int = 1
+    """Stages that the layers are divided among."""
 
     @property
     def weight_bytes_per_param(self) -> float:
@@ -196,7 +198,8 @@ def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
 def collectives_seconds(split: Split, rows: float) -> float:
     """Between the devices of one replica or rank: two all-reduces a layer of ``rows`` hidden vectors with
     tensor parallelism, four all-to-alls with sequence parallelism (queries, keys, values, attention output:
-    Jacobs et al., "DeepSpeed Ulysses", 2023; KV heads are repeated where there are too few)."""
+    Jacobs et al., "DeepSpeed Ulysses", 2023; KV heads are repeated where there are too few), and hidden
+    vectors from each stage of a pipeline to the next."""
     shape, seconds = split.shape, 0.0
     if split.tensor_parallel > 1:
         latency_s, bytes_per_s = split.rates.all_reduce
@@ -209,6 +212,10 @@ def collectives_seconds(split: Split, rows: float) -> float:
         size = rows * 2.0 * (shape.query_width + kv_width) * split.activation_bytes
         sent = size / split.tensor_parallel * (degree - 1) / degree
         seconds += shape.num_hidden_layers * (4 * latency_s + sent / bytes_per_s)
+    if split.pipeline_parallel > 1:
+        latency_s, bytes_per_s = split.rates.all_to_all
+        sent = rows * shape.hidden_size * split.activation_bytes / split.tensor_parallel
+        seconds += (split.pipeline_parallel - 1) * (latency_s + sent / bytes_per_s)
     return seconds
 
 

@@ -116,10 +116,9 @@ class ShapedCosts(CostSection):
         wanted = context.training.num_gpus
         number = context.num_replicas * self.rollout.tensor_parallel if wanted is None else wanted
         training = context.training
-        degree, name = training.tensor_parallel * training.sequence_parallel, "tensor_parallel"
-        if training.sequence_parallel > 1:
-            name += " times sequence_parallel"
+        degree = training.devices_of_a_rank
         if number % degree:
+            name = training.divided_by(values=False)
             raise OppoError(f"training: {name} {degree} does not divide {number} GPUs; set training.num_gpus")
         sections = self.rollout, self.reward_model, self.training
         rollout, scoring, trained_on = (self._device(section.device) for section in sections)
@@ -134,6 +133,13 @@ class ShapedCosts(CostSection):
                 " take online_refit"
             )
         trained = [models.actor, models.critic, *([models.ref] if stages_run(context.training).ref else ())]
+        stages = context.training.pipeline_parallel
+        for shape in trained:
+            if shape.num_hidden_layers < stages:
+                raise OppoError(
+                    f"training: pipeline_parallel {stages} is more than the {shape.num_hidden_layers} layers"
+                    " of a model: lower it"
+                )
         split, degree = "tensor_parallel", context.training.tensor_parallel
         if context.training.sequence_parallel > 1:
             split, degree = (

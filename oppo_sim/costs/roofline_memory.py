@@ -24,6 +24,8 @@ from oppo_sim.costs.models import ModelShape
 from oppo_sim.costs.roofline_parts import RewardModel, RolloutEngine, TrainingDevices, Verifier
 from oppo_sim.errors import OppoError
 
+_FILLS: Final = 4
+"""Micro-batches a stage with which a pipeline's idle time is small (Huang et al., "GPipe", 2019, §2.3)."""
 _WORTH_NAMING = 0.05e9
 """Bytes that a switch has to save to be named."""
 
@@ -87,7 +89,7 @@ def trained_adapters(parts: Parts, name: str, shape: ModelShape) -> int | None:
 def state_bytes(parts: Parts, name: str, shape: ModelShape, has_head: bool) -> StateBytes:
     """Of a trained model, on each device of the training group."""
     training, number = parts.context.training, parts.devices.num_training
-    optimizer, sharding, degree = training.optimizer, training.sharding, training.tensor_parallel
+    optimizer, sharding, degree = training.optimizer, training.sharding, training.model_parallel
     whole = training_state(model_parameters(shape, has_head), optimizer, sharding, number, degree)
     adapters = trained_adapters(parts, name, shape)
     if adapters is None:
@@ -98,7 +100,7 @@ def state_bytes(parts: Parts, name: str, shape: ModelShape, has_head: bool) -> S
 def ref_bytes(parts: Parts) -> float:
     """The reference model's weights, on each device of the training group."""
     training = parts.context.training
-    shards = parts.devices.num_training if training.sharding == "full" else training.tensor_parallel
+    shards = parts.devices.num_training if training.sharding == "full" else training.model_parallel
     return weight_bytes(parts.models.ref, training.dtype, True) / shards
 
 
@@ -202,8 +204,20 @@ def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, back
         + "raise training.tensor_parallel or num_gpus, or shorten the responses",
     )
     if not isinstance(wanted, int):
-        return MicroBatch(math.floor(left / per_token))
+        fitting = math.floor(left / per_token)
+        return MicroBatch(max(least(parts), min(fitting, _filling(parts, backward))))
     return MicroBatch(least(parts), 0.0 if by_tokens else wanted / training.sequence_parallel)
+
+
+def _filling(parts: Parts, backward: bool) -> float:
+    """Most tokens of a device's micro-batch with which a nominal mini-batch fills a pipeline; infinite
+    without one."""
+    training, nominal = parts.context.training, parts.context.nominal_batch
+    if training.pipeline_parallel == 1:
+        return math.inf
+    ranks = parts.devices.num_training // training.model_parallel
+    mini_batches = training.num_mini_batches if backward else 1
+    return math.ceil(nominal.tokens / ranks / mini_batches / (_FILLS * training.pipeline_parallel))
 
 
 def _wanted(parts: Parts, name: str, backward: bool) -> tuple[int | str, str]:
@@ -309,7 +323,9 @@ def _savings(parts: Parts, need: Callable[[Parts], _Need]) -> str:
     for name, change in _TRAINING_SWITCHES:
         degree = training.tensor_parallel * int(change.get("sequence_parallel", training.sequence_parallel))
         heads = [shape.num_attention_heads for shape in parts.models[:3]]
-        uneven = any(number % degree for number in (parts.devices.num_training, *heads))
+        uneven = any(number % degree for number in heads)
+        uneven |= parts.devices.num_training % (degree * training.pipeline_parallel) > 0
+        uneven |= training.pipeline_parallel > 1 and change.get("sharding") == "full"
         if uneven or (training.offload and name in ("param_offload", "optimizer_offload")):
             continue
         context = CostContext(**{**vars(parts.context), "training": training.model_copy(update=dict(change))})

@@ -210,7 +210,7 @@ class RooflineTraining:
     def _data_parallel(self) -> int:
         """Ranks that tokens are divided among and weights are gathered from. Sequence-parallel devices count
         as such: each runs its share of the tokens of a sequence."""
-        return self.num_gpus // self.training.tensor_parallel
+        return self.num_gpus // self.training.model_parallel
 
     @cached_property
     def _achieved(self) -> Achieved:
@@ -236,6 +236,7 @@ class RooflineTraining:
                 value_bytes(dtype),
                 achievable_rates(self.device, dtype, shares, degree, link),
                 self.training.sequence_parallel,
+                self.training.pipeline_parallel,
             )
         return self._splits[id(model)]
 
@@ -246,7 +247,7 @@ class RooflineTraining:
         return (
             self.gather_factor
             * size
-            / self.training.tensor_parallel
+            / self.training.model_parallel
             * (ranks - 1)
             / ranks
             / self._link(self.gather_link_bytes_per_s)
@@ -276,10 +277,22 @@ class RooflineTraining:
         groups = self._data_parallel // sequence
         return NormalDist().inv_cdf((groups - 0.375) / (groups + 0.25)) / sqrt(sequence)
 
-    def _micro_batches(self, model: TrainedModel, held: MicroBatch) -> tuple[int, float, float, float]:
+    def _micro_batches(self, model: TrainedModel, held: MicroBatch) -> tuple[int, float, float, float, float, float]:
         """The fields of ``StagePlan`` that say what a micro-batch runs."""
         padded = 0.0 if model.remove_padding else float(self.longest)
-        return *held, padded, self._spread(model) if held.rollouts else 0.0
+        spread = self._spread(model) if held.rollouts else 0.0
+        return *held, padded, spread, float(self.training.pipeline_parallel), self._longest_stage(model)
+
+    def _longest_stage(self, model: TrainedModel) -> float:
+        """Share of a forward that the busiest stage of a pipeline takes: layers are divided evenly, and the
+        last stage has the output head (Megatron)."""
+        stages, shape = self.training.pipeline_parallel, model.shape
+        if stages == 1:
+            return 1.0
+        layers, head = shape.num_hidden_layers, shape.lm_head_params if model.has_head else 0
+        of_layers = shape.active_matrix_params / (shape.active_matrix_params + head)
+        first, last = -(-layers // stages) / layers, layers // stages / layers
+        return max(first * of_layers, last * of_layers + 1.0 - of_layers)
 
     def _head(self, model: TrainedModel, tokens: float) -> tuple[Group, ...]:
         return head_groups(self._split(model), tokens, normalised=True) if model.has_head else ()
@@ -310,7 +323,7 @@ class RooflineTraining:
         plan = StagePlan(
             *self._micro_batches(model, model.inference_micro_batch),
             beside_s=max(gather + model.streamed_bytes / self._host_link(), self._launches(model)),
-            overhead_s=self.devices.micro_batch_overhead_s,
+            overhead_s=self.training.pipeline_parallel * self.devices.micro_batch_overhead_s,
             offload_s=self._out_and_in(model.state.parameters if self.training.param_offload else 0.0),
         )
         return _Stage(model, plan)
@@ -320,7 +333,7 @@ class RooflineTraining:
         training = self.training
         gather = self._gather_seconds(model)
         sharded = training.sharding == "full"
-        shards = training.tensor_parallel if training.sharding == "none" else self.num_gpus
+        shards = training.model_parallel if training.sharding == "none" else self.num_gpus
         trained = model.trained_share
         step_bytes = OPTIMIZER_TRAFFIC_PER_PARAM[training.optimizer] * trained * model.parameters / shards
         reduced = 1.0 if training.reduce_dtype is None else _REDUCED_BYTES / value_bytes(training.dtype)
@@ -340,7 +353,9 @@ class RooflineTraining:
             beside_s=max(
                 (2.0 + reduced) * gather if sharded else 0.0, (passes + recomputed) * self._launches(model)
             ),
-            overhead_s=(passes + recomputed) * self.devices.micro_batch_overhead_s,
+            overhead_s=training.pipeline_parallel
+            * (passes + recomputed)
+            * self.devices.micro_batch_overhead_s,
             reduction_s=0.0 if sharded else 2.0 * reduced * gather,
             optimizer_s=step_bytes / (self.device.hbm_bytes_per_s * self._achieved.memory),
             optimizer_bytes=step_bytes,
@@ -367,6 +382,7 @@ class RooflineTraining:
             count,
             plan.passes,
             plan.speed,
+            plan.longest_stage,
             plan.beside_s,
             plan.overhead_s,
             plan.steps,
@@ -374,8 +390,8 @@ class RooflineTraining:
             plan.optimizer_s,
             plan.offload_s,
         )
-        passes = plan.passes * count * plan.steps
-        run = (plan.passes + stage.recomputed) * count * plan.steps
+        passes = plan.passes * count * plan.steps / plan.pipeline
+        run = (plan.passes + stage.recomputed) * count * plan.steps / plan.pipeline
         return _Part(
             seconds,
             run * one.arithmetic_s,

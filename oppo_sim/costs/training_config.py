@@ -84,7 +84,8 @@ class TrainingConfig(Strict):
     """Of weights and activations in forward and backward; optimizer states are in 32 bits whatever it is."""
     micro_batch_tokens: Literal["auto"] | Count = "auto"
     """Tokens that each device of a sequence-parallel group brings to a micro-batch (verl's
-    ``ppo_max_token_len_per_gpu``); ``auto``: as many as fit into the device memory."""
+    ``ppo_max_token_len_per_gpu``); ``auto``: as many as fit into the device memory, in a pipeline at most as
+    many as make four micro-batches a stage of a mini-batch of rollouts of half the longest."""
     log_prob_micro_batch_tokens: Count | None = None
     """Likewise in ``old_log_prob`` and ``values``; None: ``micro_batch_tokens``."""
     ref_micro_batch_tokens: Count | None = None
@@ -140,9 +141,30 @@ class TrainingConfig(Strict):
     num_gpus: Count | None = None
     """None: as many as the rollout replicas have."""
     tensor_parallel: Count = 1
+    pipeline_parallel: Count = 1
+    """Stages that the layers are divided among, each on devices of its own (Megatron's
+    ``pipeline_model_parallel_size``); micro-batches go through them one after the other."""
     sequence_parallel: Count = 1
     """Devices that share the tokens of a sequence, heads divided in attention (Ulysses)."""
     weight_sync: WeightSync = OnlineRefit()
+
+    @property
+    def model_parallel(self) -> int:
+        """Devices that the weights are divided among."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def devices_of_a_rank(self) -> int:
+        """Devices that run a sequence together."""
+        return self.model_parallel * self.sequence_parallel
+
+    def divided_by(self, *, values: bool) -> str:
+        """The fields whose product these are, ``values`` with their numbers."""
+        names = ("tensor_parallel", "pipeline_parallel", "sequence_parallel")
+        used = [name for name in names if getattr(self, name) > 1] or ["tensor_parallel"]
+        if len(used) == 1 and used != ["tensor_parallel"]:
+            used.insert(0, "tensor_parallel")
+        return " times ".join(f"{name} {getattr(self, name)}" if values else name for name in used)
 
     def removes_padding(self, model: str) -> bool:
         """Whether ``model`` (actor, critic or reference) runs without it."""
@@ -153,13 +175,15 @@ class TrainingConfig(Strict):
     def _consistent(self) -> "TrainingConfig":
         if self.stream_ref and not self.ref:
             raise ValueError("stream_ref: true needs ref: true; there is no reference model to stream")
-        degree, name = self.tensor_parallel * self.sequence_parallel, "tensor_parallel"
-        if self.sequence_parallel > 1:
-            name += f" {self.tensor_parallel} times sequence_parallel"
-        if self.num_gpus is not None and self.num_gpus % degree:
+        if self.num_gpus is not None and self.num_gpus % self.devices_of_a_rank:
             raise ValueError(
-                f"num_gpus {self.num_gpus} is not a multiple of {name}"
-                f" {self.sequence_parallel if self.sequence_parallel > 1 else degree}; change either"
+                f"num_gpus {self.num_gpus} is not a multiple of {self.divided_by(values=True)}; change either"
+            )
+        if self.pipeline_parallel > 1 and self.sharding == "full":
+            raise ValueError(
+                "sharding: full gathers every layer on every device, and pipeline_parallel"
+                f" {self.pipeline_parallel} leaves it on those of its stage: take sharding: optimizer"
+                " (Megatron's distributed optimizer) or none"
             )
         for name in ("", "log_prob_", "ref_", "critic_"):
             tokens, rollouts = f"{name}micro_batch_tokens", f"{name}micro_batch_rollouts"

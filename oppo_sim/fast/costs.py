@@ -172,6 +172,7 @@ def roofline_stage(s: State, stage: Any, tokens: float, pairs: float, rollouts: 
         count,
         stage.passes,
         stage.speed,
+        stage.longest_stage,
         stage.beside_s,
         stage.overhead_s,
         stage.steps,
@@ -179,7 +180,7 @@ def roofline_stage(s: State, stage: Any, tokens: float, pairs: float, rollouts: 
         stage.optimizer_s,
         stage.offload_s,
     )
-    return seconds, stage.passes * count * stage.steps * flops
+    return seconds, stage.passes * count * stage.steps / stage.pipeline * flops
 
 
 @compiled

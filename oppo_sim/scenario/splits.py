@@ -102,5 +102,8 @@ def _reason(sentence: str) -> str:
         place = said.removeprefix("costs: ").split(" does not fit")[0].split(" (")[0]
         return f"{place} does not fit device memory"
     if re.search(r"not a multiple of|does not divide \d+ GPUs", said):
-        return "training.tensor_parallel times sequence_parallel does not divide the GPUs that train"
+        return (
+            "training.tensor_parallel times pipeline_parallel times sequence_parallel does not divide the GPUs"
+            " that train"
+        )
     return said.split(";")[0].split(": ", 1)[-1].rstrip(".")

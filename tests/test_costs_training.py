@@ -245,7 +245,9 @@ def test_what_a_pipeline_cannot_be_is_said() -> None:
         config(pipeline_parallel=2)
     with pytest.raises(ValidationError, match="multiple of tensor_parallel 1 times pipeline_parallel 4;"):
         config(pipeline_parallel=4, num_gpus=6, sharding="optimizer")
-    with pytest.raises(OppoError, match="pipeline_parallel 48 is more than the 36 layers of a model: lower it"):
+    with pytest.raises(
+        OppoError, match="pipeline_parallel 48 is more than the 36 layers of a model: lower it"
+    ):
         verl(pipeline_parallel=48, sequence_parallel=1, sharding="optimizer", num_gpus=48)
 
 
@@ -271,7 +273,13 @@ def test_micro_batches_that_are_not_set_fill_a_pipeline() -> None:
 
 
 def test_a_stage_of_a_pipeline_holds_its_part_of_weights_and_states() -> None:
-    settings = {"sharding": "optimizer", "sequence_parallel": 1, "num_gpus": 8, "ref": False, "offload": False}
+    settings = {
+        "sharding": "optimizer",
+        "sequence_parallel": 1,
+        "num_gpus": 8,
+        "ref": False,
+        "offload": False,
+    }
     whole, halved = (verl("B200", **settings, pipeline_parallel=stages).training for stages in (1, 2))
     assert isinstance(whole, RooflineTraining)
     assert isinstance(halved, RooflineTraining)

@@ -81,7 +81,7 @@ CASES: Final[dict[str, tuple[Callable[[Lines], Lines], str, int]]] = {
     "duplicate step": (_duplicate, "step logged twice: the later figures count", 1),
     "truncated line": (
         _truncated,
-        "step whose line names no seconds and no lengths, as one that was cut off",
+        "step whose line names no seconds and no lengths",
         1,
     ),
     "zero seconds": (_zero, "step whose generation or whole took zero seconds", 1),

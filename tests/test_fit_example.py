@@ -24,9 +24,7 @@ def test_fifteen_steps_predict_the_rest_of_a_real_run() -> None:
     assert step.model.p90 < step.naive["line"].p90 / 2
     assert step.model.coverage is not None
     assert step.model.coverage > 0.9
-    assert result.left_out["train.log.gz"] == {
-        "step whose line names no seconds and no lengths, as one that was cut off": 5
-    }
+    assert result.left_out["train.log.gz"] == {"step whose line names no seconds and no lengths": 5}
     assert {each.step for each in result.odd} >= {1}
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
+from oppo_sim.fit.features import build_features
 from oppo_sim.fit.reading import read_step_log
 from oppo_sim.fit.sources import open_log
 from oppo_sim.given_command import given_command
@@ -269,6 +270,22 @@ def test_rollouts_of_another_step_or_run_are_told(good: Path, tmp_path: Path) ->
     assert not open_log(good, lengths=trace("same", 0, 1.0)).notes
     with pytest.raises(OppoError, match="of the step after it: number their steps"):
         open_log(good, lengths=trace("early", -1, 1.0))
+    # Means of neighbours are alike, and those of the right step are nearer by far.
+    alike = frame.assign(**{"response_length/mean": [300.0, 306.0, 299.0, 307.0, 301.0, 306.0]})
+    rows = [
+        {"step": n, **BASE, "response_length/mean": m} for n, m in enumerate(alike["response_length/mean"])
+    ]
+    near = read_step_log(write_lines(tmp_path / "near.jsonl", rows))
+    lengths = pd.DataFrame(
+        [
+            {"step": n - 1, "response_length": length, "prompt_length": 100}
+            for n, row in enumerate(rows)
+            for length in [int(row["response_length/mean"])] * 8
+        ]
+    )
+    lengths[lengths["step"] >= 0].to_parquet(tmp_path / "near.parquet")
+    with pytest.raises(OppoError, match="of the step after it"):
+        open_log(near, lengths=str(tmp_path / "near.parquet"))
     for flag in ("--lengths", "--trace"):
         with (
             given_command(("oppo", "fit", str(good), flag, "early.parquet")),
@@ -353,6 +370,80 @@ def test_a_log_that_went_over_to_milliseconds_half_way(late: int, tmp_path: Path
     assert log.frame[GEN].tolist() == pytest.approx([BASE[GEN]] * 10)
     assert log.frame[STEP_S].tolist() == pytest.approx([BASE[STEP_S]] * 10)
     assert log.left_out[f"{STEP_S} in milliseconds among seconds: divided by 1,000"] == late
+
+
+def test_a_small_stage_of_a_line_in_milliseconds_is_in_them_too(tmp_path: Path) -> None:
+    """0.02 s are 20 "seconds", less than a step."""
+    base = {**BASE, "timing_s/adv": 0.02}
+    rows = [
+        {"step": n, **{k: v * (1000 if n > 5 and k.startswith("timing") else 1) for k, v in base.items()}}
+        for n in range(1, 11)
+    ]
+    log = read_step_log(write_lines(tmp_path / "a.jsonl", rows))
+    assert log.frame["timing_s/adv"].tolist() == pytest.approx([0.02] * 10)
+    assert log.left_out["timing_s/adv in milliseconds among seconds: divided by 1,000"] == 5
+
+
+def test_one_share_above_one_is_no_column_in_percent(tmp_path: Path) -> None:
+    shares = [0.14] * 12
+    shares[7] = 1.7
+    path = console(
+        tmp_path / "a.log", [(n, {"response_length/clip_ratio": share}) for n, share in enumerate(shares)]
+    )
+    log = read_step_log(path)
+    assert log.frame["response_length/clip_ratio"].tolist() == pytest.approx(
+        [0.14] * 7 + [np.nan] + [0.14] * 4, nan_ok=True
+    )
+    assert reasons(log) == "1 response_length/clip_ratio that cannot be"
+
+
+def test_a_number_at_the_end_of_a_line_that_was_cut_off_is_not_believed(tmp_path: Path) -> None:
+    path = console(tmp_path / "a.log", [(n, {}) for n in range(1, 6)])
+    lines = path.read_text().splitlines()
+    lines[2] = lines[2].split(":10.0")[0] + ":1"  # of 10.0 seconds
+    assert lines[2].endswith("timing_s/update_actor:1")
+    log = read_step_log(lines_of(path, *lines))
+    assert log.frame["timing_s/update_actor"].tolist() == pytest.approx([10, 10, np.nan, 10, 10], nan_ok=True)
+    assert "1 number at the end of a line that was cut off" in reasons(log)
+
+
+def test_a_metric_that_is_named_and_not_there_is_refused(tmp_path: Path) -> None:
+    path = console(tmp_path / "a.log", [(1, {}), (2, {})])
+    said = refused(path, fields={"timing_s/gen": "timing_s/gne"})
+    assert "has no metric 'timing_s/gne'; did you mean 'timing_s/gen'?" in said
+
+
+def trl(path: Path, numbers: Sequence[int], every: int = 1) -> Path:
+    """As TRL keeps its history: tokens of prompts and responses so far, and no prompt length."""
+    rows = [
+        {"step": n, "step_time": 40.0, "completions/mean_length": 500.0, "num_tokens": 8 * 700.0 * n}
+        for n in numbers
+    ]
+    path.write_text(json.dumps({"log_history": rows}))
+    return path
+
+
+def test_tokens_so_far_are_told_apart_by_step(tmp_path: Path) -> None:
+    tokens = "tokens/total"
+    assert seconds(trl(tmp_path / "all.json", range(1, 7)), tokens) == [5600.0] * 6
+    assert seconds(trl(tmp_path / "fifth.json", range(5, 35, 5)), tokens) == [5600.0] * 6
+    found = seconds(trl(tmp_path / "hole.json", [1, 2, 3, 6, 7, 8]), tokens)
+    assert found == pytest.approx([5600.0] * 3 + [np.nan] + [5600.0] * 2, nan_ok=True)
+
+
+def test_without_a_prompt_length_tokens_tell_it(tmp_path: Path) -> None:
+    scenario = fit_scenario(rollout_batch_size=8, max_prompt_length=300)
+    found, kept = build_features(read_step_log(trl(tmp_path / "a.json", range(1, 7))), scenario)
+    assert found.tokens.tolist() == pytest.approx([5600.0] * 6, rel=0.01)
+    assert not any("are of other rollouts" in note for note in kept.notes)
+
+
+def test_a_batch_of_another_size_than_the_logs_tokens_is_refused(good: Path) -> None:
+    """The log says what it trains, too, which is no reason to take half of a batch for filtered."""
+    plain = SCENARIO.to_plain()
+    for batch in (32, 128):
+        with pytest.raises(OppoError, match=rf"(about|trains) 64 rollouts .* rollout_batch_size .* {batch}:"):
+            fit(good, scenario_from_plain({**plain, "rollout_batch_size": batch}), draws=20)
 
 
 @pytest.mark.parametrize(("said", "expected"), [("20.75 s", 20.75), ("20750ms", 20.75), ("20.75s", 20.75)])

@@ -128,8 +128,9 @@ class Fit:
     """Of the point with the fewest."""
     median_error: float
     """Relative, over all points, each of which the fit saw."""
-    repeat_spread: float
-    """Median over points of the half range of repeats, relative: no fit can be better than that."""
+    repeat_spread: float | None
+    """Median over points visited more than once of the half range of repeats, relative: no fit can be better
+    than that. None: no point was."""
     held_out: tuple[HeldOut, ...]
     worst: tuple[Residual, ...]
 
@@ -225,6 +226,7 @@ def fit_table(
     )
     fitted = features @ values
     errors = np.abs(fitted - seconds) * weights
+    again = np.array([len(one.repeats) > 1 for one in data])
     spreads = np.array([(max(one.repeats) - min(one.repeats)) / 2.0 for one in data]) * weights
     residuals = [
         Residual(one.point.label(), *map(float, row))
@@ -239,7 +241,7 @@ def fit_table(
         len(data),
         min(len(one.repeats) for one in data),
         float(np.median(errors)),
-        float(np.median(spreads)),
+        float(np.median(spreads[again])) if again.any() else None,
         _held_out(data, features, seconds, weights, groups),
         tuple(sorted(residuals, key=lambda one: (-one.error, one.label))[:_WORST]),
     )

@@ -48,7 +48,7 @@ def remarks(calibration: Calibration) -> list[str]:
             f"decode with a long tail took up to {tail:.2f} times as long as even batches of the same total"
             " KV; the simulator counts the total only"
         )
-    noisy = [fit.name for fit in calibration.fits if fit.repeat_spread > 0.1]
+    noisy = [fit.name for fit in calibration.fits if (fit.repeat_spread or 0.0) > 0.1]
     if noisy:
         names = ", ".join(noisy)
         found.append(
@@ -79,7 +79,8 @@ def _errors(fits: Sequence[Fit]) -> Iterator[tuple[str, ...]]:
     for fit in fits:
         errors = _percent(fit.median_error), _percent(fit.worst[0].error)
         yield fit.name, "none (in sample)", str(fit.points), *errors
-        yield "", "spread of repeats", "", _percent(fit.repeat_spread), ""
+        spread = "one visit each" if fit.repeat_spread is None else _percent(fit.repeat_spread)
+        yield "", "spread of repeats", "", spread, ""
         for one in fit.held_out:
             name = f"{one.regime}{' (beyond the rest)' if one.extrapolated else ''}"
             yield "", name, str(one.points), _percent(one.median_error), _percent(one.largest_error)

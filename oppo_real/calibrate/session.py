@@ -36,6 +36,7 @@ from oppo_real.calibrate.profile import (
     write_calibration,
 )
 from oppo_real.calibrate.subject import Subject, hardware, open_bench, software_versions
+from oppo_sim.costs.formulas import added
 from oppo_sim.costs.profile import Profile, load_profile, samples_path
 from oppo_sim.errors import OppoError
 
@@ -117,7 +118,7 @@ def measure_session(
         cache = VisitCache(cache_folder, asdict(_origin(subject, bench, machine)))
         bounds = effort.contention and isfinite(effort.budget_s)
         reserve = _CONTENTION_SHARE * effort.budget_s + 2 * building if bounds else 0.0
-        visits, took = _measure_plan(bench, plan, cache, effort, start, reserve, progress)
+        visits, took, opened = _measure_plan(bench, plan, cache, effort, start, reserve, progress)
         origin = _origin(subject, bench, machine)
     finally:
         bench.close()
@@ -137,7 +138,9 @@ def measure_session(
     notes += [told for told in (disagreement(contention, effort.seed), other_work(contention)) if told]
     planned = len(plan.points) * effort.repeats
     if len(visits) < planned:
-        notes.append(_budget_told(effort, len(visits), planned, took))
+        each = fmean(took or [added(visit.seconds) for visit in visits] or [0.0])
+        beside = opened + (2 * building if effort.contention else 0.0)
+        notes.append(_budget_told(effort, len(visits), planned, each, beside))
     return CalibrationSession(
         visits=tuple(visits),
         contention=tuple(contention),
@@ -230,8 +233,8 @@ def _measure_plan(
     start: float,
     reserve: float,
     progress: Progress,
-) -> tuple[list[Visit], list[float]]:
-    """The visits, and the seconds that each new one took."""
+) -> tuple[list[Visit], list[float], float]:
+    """The visits, the seconds that each new one took, and those before the first."""
     order = list(plan.visits(effort.repeats))
     known = {
         (point.key, number): visit_from_plain(plain, point, number)
@@ -240,6 +243,7 @@ def _measure_plan(
     }
     todo = [point for point, number in order if (point.key, number) not in known]
     warm_up(bench, todo)
+    opened = perf_counter() - start
     done: list[Visit] = []
     took: dict[str, float] = {}
     fresh: list[float] = []
@@ -258,18 +262,20 @@ def _measure_plan(
             fresh.append(took[point.key])
         done.append(visit)
         progress(len(done), len(order), point.label())
-    return done, fresh
+    return done, fresh, opened
 
 
-def _budget_told(effort: Effort, done: int, planned: int, took: Sequence[float]) -> str:
-    """What the budget was enough for, and what would be."""
+def _budget_told(effort: Effort, done: int, planned: int, each_s: float, beside_s: float) -> str:
+    """What the budget was enough for, and what would be: ``each_s`` a visit that is left, and ``beside_s``,
+    engines and warm-up, whatever is left."""
     asked = effort.budget_s if effort.asked_s is None else effort.asked_s
-    said = f"--budget-s {asked:g} was enough for {done} of {planned} visits"
-    if not took:
-        return f"{said}: raise it and run again"
     share = 1.0 - (_CONTENTION_SHARE if effort.contention else 0.0)
-    needed = asked + (planned - done) * fmean(took) / share
-    return f"{said}: about {_rounded_up(needed):g} s are enough for all; raise it and run again"
+    left = (planned - done) * each_s
+    needed = asked + max(left / share, (beside_s + left) / share - effort.budget_s)
+    return (
+        f"--budget-s {asked:g} was enough for {done} of {planned} visits: about {_rounded_up(needed):g} s are"
+        " enough for all; raise it and run again"
+    )
 
 
 def _rounded_up(seconds: float) -> int:

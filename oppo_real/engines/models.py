@@ -72,6 +72,14 @@ def parameter_count(kind: Kind, source: ModelSource) -> int:
     return sum(parameter.numel() for parameter in shape.parameters())
 
 
+def vocabulary_and_positions(source: ModelSource) -> tuple[int, int | None]:
+    """Tokens that a model knows, and the longest sequence it takes (None: not bounded), from its
+    configuration. Raises OppoError as the functions that build it do."""
+    config: Any = _configuration(source).get_text_config()
+    positions = getattr(config, "max_position_embeddings", None)
+    return int(config.vocab_size), None if positions is None else int(positions)
+
+
 def _shape(kind: Kind, source: ModelSource) -> "tuple[torch.nn.Module, PretrainedConfig, Any]":
     """The model without memory, its configuration, and what builds it."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification

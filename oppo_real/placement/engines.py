@@ -76,6 +76,8 @@ class EngineFacts:
     """It takes the first GPUs that its process sees, whatever its device is called."""
     args_inside_ray: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of an engine that is spread over devices inside a worker of Ray."""
+    arguments: tuple[str, ...] | None = None
+    """Further arguments that its replicas and scorers take; None: it checks them itself."""
     preload: tuple[str, ...] = ()
     """Modules that take seconds to import, and use no device when they are imported."""
 
@@ -89,6 +91,16 @@ def spread_over(engine: EngineKind, engine_args: Mapping[str, Any]) -> int:
     """Devices that one engine with these arguments is spread over."""
     given = (engine_args.get(name) for name in ENGINES[engine].parallel_args)
     return prod(size for size in given if isinstance(size, int))
+
+
+def require_arguments(engine: EngineKind, engine_args: Mapping[str, Any], where: str) -> None:
+    """Raises OppoError for an argument that the engine does not take; ``where``: the field that gives it."""
+    known = ENGINES[engine].arguments
+    unknown = [] if known is None else [name for name in engine_args if name not in known]
+    if known is not None and unknown:
+        raise OppoError(
+            f"{where}: the {engine} engine has no argument {unknown[0]!r} here; it takes {', '.join(known)}"
+        )
 
 
 def gpu_number(device: str) -> int | None:
@@ -216,6 +228,7 @@ ENGINES: Final[Mapping[EngineKind, EngineFacts]] = {
         ("torch", "transformers"),
         _torch_actor,
         _torch_scorer,
+        arguments=("max_batched_tokens",),
         preload=(
             "oppo_real.engines.torch_actor",
             "oppo_real.engines.torch_scorer",

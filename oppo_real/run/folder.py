@@ -133,4 +133,4 @@ def _failed(error: OppoError, record: Record, resumable: bool) -> OppoError:
             f"{error} (step {last} was done; the folder keeps a checkpoint: --resume goes on from it, --force"
             " starts anew)"
         )
-    return OppoError(f"{error} (step {last} was done; without checkpoints nothing of the run is kept)")
+    return OppoError(f"{error} (step {last} was done; without a checkpoint nothing of the run is kept)")

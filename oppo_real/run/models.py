@@ -54,16 +54,13 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
     shape: Any = policy.config
     shape = shape.get_text_config()
     context = int(getattr(shape, "max_position_embeddings", None) or 1 << 30)
-    if longest > context:
-        raise OppoError(
-            f"prompt and response may have {longest} tokens together but the actor takes {context}: lower"
-            " max_prompt_length or max_response_length, or choose a model with a longer context"
-            " (real.models.actor)"
-        )
+    require_context(longest, context)
     kept = None
     if ENGINES[config.engine].reads_folders or stream_ref:
         kept = _save(policy, folder / "actor")
-    reward = sources.reward if sources.reward is not None else _tiny(longest, config.scorer)
+    reward = sources.reward
+    if reward is None:  # of what the actor generates
+        reward = {**_tiny(longest, config.scorer), "vocab_size": int(shape.vocab_size)}
     if sources.reward is None and fitted:
         reward = _save(
             _fitted_reward_model(config, seed, longest, policy if sources.actor is None else None),
@@ -75,6 +72,21 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
         reward = _save(build_reward_model(reward, seed + 2, config.dtype), folder / "reward")
     source = kept if ENGINES[config.engine].reads_folders else actor
     return Models(policy, source, reward, kept if stream_ref else None, int(shape.vocab_size), context)
+
+
+def require_context(longest: int, context: int | None) -> None:
+    """Raises OppoError for an actor that takes fewer tokens than prompt and response may have together."""
+    if context is not None and longest > context:
+        raise OppoError(
+            f"prompt and response may have {longest} tokens together but the actor takes {context}: lower"
+            " max_prompt_length or max_response_length, or choose a model with a longer context"
+            " (real.models.actor)"
+        )
+
+
+def tiny_vocabulary() -> int:
+    """Tokens of the models that a run makes where none are given."""
+    return int(tiny_config().vocab_size)
 
 
 class FrozenTraining:

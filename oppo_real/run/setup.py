@@ -16,6 +16,7 @@ from oppo_real.placement.engines import (
     ScorerSpec,
     build_actor,
     build_scorer,
+    require_arguments,
     require_engine,
     require_ray,
 )
@@ -130,6 +131,8 @@ def build_real_setup(
     require_engine("torch")
     for engine in (config.engine, config.scorer):
         require_engine(engine)
+    require_arguments(config.engine, config.actor_args, "real.actor_args")
+    require_arguments(config.scorer, config.scorer_args, "real.scorer_args")
     cores = config.placement.cores
     for where, lists in (("driver", [cores.driver]), ("rollout", cores.rollout), ("scoring", cores.scoring)):
         for listed in lists or ():
@@ -185,7 +188,44 @@ def build_real_setup(
             "training.stream_ref needs the torch scorer, which runs the reference model too: set real.scorer"
             " to torch"
         )
-    return RealSetup(base, config, chosen.name, base.seed if config.seed is None else config.seed)
+    setup = RealSetup(base, config, chosen.name, base.seed if config.seed is None else config.seed)
+    _check_models(config, setup.longest)
+    if config.trains:
+        wanted = config.ppo_config(scenario.training).num_mini_batches
+        if wanted > scenario.rollout_batch_size:
+            raise OppoError(
+                f"a batch of {scenario.rollout_batch_size} rollouts cannot fill num_mini_batches {wanted}:"
+                " lower it, or raise rollout_batch_size"
+            )
+    return setup
+
+
+def _check_models(config: RealConfig, longest: int) -> None:
+    """Raises OppoError for models that cannot run together; from their configurations."""
+    if config.models.actor is None and config.models.reward is None:
+        return
+    from oppo_real.engines.models import vocabulary_and_positions
+    from oppo_real.run.models import require_context, tiny_vocabulary
+
+    known = tiny_vocabulary()
+    if config.models.actor is not None:
+        known, positions = vocabulary_and_positions(config.models.actor)
+        require_context(longest, positions)
+    found = {
+        name: vocabulary_and_positions(source)[0]
+        for name, source in (("reward", config.models.reward), ("reference", config.models.reference))
+        if source is not None
+    }
+    if config.models.reward is None and config.mode == "train":
+        found["reward"] = tiny_vocabulary()
+    for name, tokens in found.items():
+        if tokens < known:
+            given = getattr(config.models, name) is not None
+            left_out = "" if given else " (left out: a tiny one, fitted to the task)"
+            raise OppoError(
+                f"real.models.{name}{left_out} knows {tokens} tokens and the actor {known}: give"
+                f" real.models.{name} a model with the actor's vocabulary"
+            )
 
 
 @contextmanager

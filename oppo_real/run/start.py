@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from oppo_real.checkpoint import Checkpoints, restore_record
+from oppo_real.config import RealConfig
+from oppo_real.placement.engines import gpu_number, spread_over
 from oppo_real.run.plant import make_plant
 from oppo_real.run.record import Record
 from oppo_real.run.setup import RealSetup, build_real_setup, open_run
@@ -126,11 +128,36 @@ def execute(
     return record
 
 
+def _gpus(config: RealConfig) -> int:
+    """That the run's devices are; 0 on a CPU."""
+    replicas = spread_over(config.engine, config.actor_args)
+    scorers = spread_over(config.scorer, config.scorer_args)
+    firsts = [(config.devices.training, 1)]
+    firsts += [(device, replicas) for device in config.devices.rollout]
+    firsts += [(device, scorers) for device in config.devices.scoring]
+    used: set[int] = set()
+    for device, count in firsts:
+        if (number := gpu_number(device)) is not None:
+            used |= set(range(number, number + count))
+    return len(used)
+
+
+def _as_run(setup: RealSetup) -> dict[str, Any]:
+    """The ``real:`` section with what the scenario's ``training:`` section decides of it."""
+    plain = setup.config.model_dump(mode="json")
+    if setup.config.trains:
+        plain["ppo"] |= setup.config.ppo_config(setup.base.scenario.training).model_dump(mode="json")
+    return plain
+
+
 def real_manifest(setup: RealSetup, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Provenance of a measured run."""
     from importlib.metadata import PackageNotFoundError, version
 
-    manifest = run_manifest(setup.base, setup.policy_name)
+    manifest = run_manifest(setup.base, setup.policy_name, engine=setup.config.engine)
+    del manifest["num_gpus"]  # the simulator's placement
+    if gpus := _gpus(setup.config):
+        manifest["num_gpus"] = gpus
     found = {}
     for package in PACKAGES:
         try:
@@ -147,6 +174,6 @@ def real_manifest(setup: RealSetup, resolved: Mapping[str, Any]) -> dict[str, An
             "note": "measured on this run; the costs of the scenario were not used",
         },
         "versions": manifest["versions"] | found,
-        "real": setup.config.model_dump(mode="json"),
+        "real": _as_run(setup),
         "engines": dict(resolved),
     }

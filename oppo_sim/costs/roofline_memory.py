@@ -205,16 +205,17 @@ def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, back
     )
     if not isinstance(wanted, int):
         fitting = math.floor(left / per_token)
-        return MicroBatch(max(least(parts), min(fitting, _filling(parts, backward))))
+        filling = _filling(parts, backward)
+        return MicroBatch(fitting if filling is None else max(least(parts), min(fitting, filling)))
     return MicroBatch(least(parts), 0.0 if by_tokens else wanted / training.sequence_parallel)
 
 
-def _filling(parts: Parts, backward: bool) -> float:
-    """Most tokens of a device's micro-batch with which a nominal mini-batch fills a pipeline; infinite
-    without one."""
+def _filling(parts: Parts, backward: bool) -> int | None:
+    """Most tokens of a device's micro-batch with which a nominal mini-batch fills a pipeline; None: there is
+    none."""
     training, nominal = parts.context.training, parts.context.nominal_batch
     if training.pipeline_parallel == 1:
-        return math.inf
+        return None
     ranks = parts.devices.num_training // training.model_parallel
     mini_batches = training.num_mini_batches if backward else 1
     return math.ceil(nominal.tokens / ranks / mini_batches / (_FILLS * training.pipeline_parallel))

@@ -277,7 +277,9 @@ class RooflineTraining:
         groups = self._data_parallel // sequence
         return NormalDist().inv_cdf((groups - 0.375) / (groups + 0.25)) / sqrt(sequence)
 
-    def _micro_batches(self, model: TrainedModel, held: MicroBatch) -> tuple[int, float, float, float, float, float]:
+    def _micro_batches(
+        self, model: TrainedModel, held: MicroBatch
+    ) -> tuple[int, float, float, float, float, float]:
         """The fields of ``StagePlan`` that say what a micro-batch runs."""
         padded = 0.0 if model.remove_padding else float(self.longest)
         spread = self._spread(model) if held.rollouts else 0.0

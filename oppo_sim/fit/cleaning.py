@@ -54,6 +54,8 @@ _RANGES: Final = {
 """From and to, of figures beside seconds."""
 _LEAST_PART: Final = 0.3
 """Of a step, that generation and updates take."""
+_SEVERAL: Final = 10
+"""Shares among which one above 1 is no percentage."""
 _FEWEST: Final = 3
 """Values of one unit, beside others in another one."""
 _MOST: Final = 0.5
@@ -135,6 +137,11 @@ def _in_seconds(frame: "pd.DataFrame", columns: list[str], unit: str, gathered: 
         notes.append(
             f"{TIMING_STEP} was taken as milliseconds: it is a thousand times its stages (--unit s to refuse)"
         )
+    if (lines := _lines_in_ms(frame, columns)).any():
+        frame.loc[lines, columns] /= _THOUSAND
+        for column in columns:
+            said = f"{column} in milliseconds among seconds: divided by 1,000"
+            gathered.left_out[said] += int(frame.loc[lines, column].notna().sum())
     for column in sorted(columns, key=lambda each: each != TIMING_STEP):
         odd = _thousandfold(frame, column, columns)
         if odd.any() and (TIMING_STEP in frame or 2 * int(odd.sum()) < len(frame)):
@@ -153,6 +160,16 @@ def _step_alone_in_ms(frame: "pd.DataFrame", columns: list[str]) -> bool:
     return bool(_LEAST_PART < ratio < 1 / _LEAST_PART)
 
 
+def _lines_in_ms(frame: "pd.DataFrame", columns: list[str]) -> "pd.Series[bool]":
+    """Steps whose whole line is in milliseconds: the step and most of its parts are."""
+    parts = [each for each in columns if each != TIMING_STEP]
+    if TIMING_STEP not in columns or not parts:
+        return frame[STEP] < 0
+    ratio = frame[TIMING_STEP] / _usual(frame[TIMING_STEP])
+    odd = (ratio > _FAR) & (ratio / _THOUSAND).between(1 / 8, 8)
+    return odd & ((frame[parts] > _FAR * frame[parts].apply(_usual)).mean(axis=1) >= _MOST)
+
+
 def _thousandfold(frame: "pd.DataFrame", column: str, columns: list[str]) -> "pd.Series[bool]":
     """Steps in which a metric is in milliseconds: far from its usual seconds, near them a thousandth of it,
     and no part of the step as it stands. A checkpoint that takes hours is inside its step."""
@@ -163,9 +180,7 @@ def _thousandfold(frame: "pd.DataFrame", column: str, columns: list[str]) -> "pd
     if column != TIMING_STEP:
         return odd & ~(frame[column] <= _LONGER * frame[TIMING_STEP])
     parts = [each for each in columns if each != TIMING_STEP]
-    within = frame[parts].sum(axis=1) <= _LONGER * frame[TIMING_STEP] / _THOUSAND
-    alike = (frame[parts] > _FAR * frame[parts].apply(_usual)).mean(axis=1) >= _MOST
-    return odd & (within | alike)
+    return odd & (frame[parts].sum(axis=1) <= _LONGER * frame[TIMING_STEP] / _THOUSAND)
 
 
 def _usual(seconds: "pd.Series[float]") -> float:
@@ -185,6 +200,8 @@ def _usual(seconds: "pd.Series[float]") -> float:
 def _as_share(frame: "pd.DataFrame") -> list[str]:
     if LENGTH_CLIP_RATIO not in frame or not 1 < frame[LENGTH_CLIP_RATIO].max() <= _HUNDRED:
         return []
+    if int((frame[LENGTH_CLIP_RATIO] > 1).sum()) == 1 and frame[LENGTH_CLIP_RATIO].count() >= _SEVERAL:
+        return []  # one that cannot be
     frame[LENGTH_CLIP_RATIO] = frame[LENGTH_CLIP_RATIO] / _HUNDRED
     return [f"{LENGTH_CLIP_RATIO} was taken as percent: a share is not above 1"]
 
@@ -204,11 +221,19 @@ def _derive(frame: "pd.DataFrame") -> None:
     """Rollouts trained and tokens of the step, from what is logged beside them."""
     update = timing("update_actor")
     if TOKENS_CUMULATIVE in frame and TOKENS_TOTAL not in frame:
-        frame[TOKENS_TOTAL] = frame[TOKENS_CUMULATIVE].diff().where(lambda each: each > 0)
+        frame[TOKENS_TOTAL] = _tokens_of_a_step(frame)
     if {PER_TOKEN_UPDATE_MS, update, LENGTH_MEAN, PROMPT_LENGTH_MEAN} <= set(frame.columns):
         trained = _tokens_trained(frame, frame[update] * _THOUSAND)
         each = frame[LENGTH_MEAN] + frame[PROMPT_LENGTH_MEAN]
         frame[ROLLOUTS_TRAINED] = (trained / each).round()
+
+
+def _tokens_of_a_step(frame: "pd.DataFrame") -> "pd.Series[float]":
+    """From the tokens of all steps so far. A line for several steps has their mean, as its other figures are;
+    where lines are missing nothing is known."""
+    apart = frame[STEP].diff().fillna(frame[STEP])  # before the first there were none
+    tokens = frame[TOKENS_CUMULATIVE].diff().fillna(frame[TOKENS_CUMULATIVE]) / apart
+    return tokens.where((tokens > 0) & (apart == apart.median()))
 
 
 def _tokens_trained(frame: "pd.DataFrame", update_ms: "pd.Series[float]") -> "pd.Series[float]":

@@ -58,6 +58,8 @@ _UNTOLD: Final = (
     "mean lengths are of other rollouts than the tokens of a step, as where groups are filtered, and how many"
     " were trained is not logged: seconds of updates are taken to be of the whole batch"
 )
+_THOUSANDFOLD: Final = (700.0, 1400.0)
+"""About a thousand times as many rollouts: seconds that are milliseconds."""
 _OTHER_ROLLOUTS: Final = 0.01
 """Relative difference from which on tokens and mean lengths are not of the same rollouts."""
 _FORWARDS: Final = ("old_log_prob", "ref", "values")
@@ -333,15 +335,23 @@ def _check_batch(log: StepLog, scenario: Scenario) -> None:
             f"{log.name} has a response of {longest:,.0f} tokens, but max_response_length of the scenario is"
             f" {scenario.max_response_length:,}: correct it"
         )
+    times = float(frame[ROLLOUTS_TRAINED].median()) / batch if ROLLOUTS_TRAINED in frame else 1.0
+    if _THOUSANDFOLD[0] < times < _THOUSANDFOLD[1]:
+        raise OppoError(
+            f"{log.name} trains a thousand times the {batch} rollouts of the scenario a step, by its seconds"
+            " and its milliseconds a token: is it in milliseconds (--unit ms)?"
+        )
     if ROLLOUTS_TRAINED in frame and (most := frame[ROLLOUTS_TRAINED].max()) > batch * (1 + _MISMATCH):
         raise OppoError(
             f"{log.name} trains {most:.0f} rollouts a step, but the scenario's rollout_batch_size is {batch}:"
             " correct it (prompts a batch × samples a prompt)"
         )
-    if {TOKENS_TOTAL, PROMPT_LENGTH_MEAN} <= set(frame.columns) and ROLLOUTS_TRAINED not in frame:
+    if {TOKENS_TOTAL, PROMPT_LENGTH_MEAN} <= set(frame.columns):
         each = frame[LENGTH_MEAN] + frame[PROMPT_LENGTH_MEAN]
         found = float((frame[TOKENS_TOTAL] / each).median())
-        if abs(found / batch - 1) > 4 * _MISMATCH:
+        # Where fewer are trained than generated, tokens are of all and mean lengths of those.
+        trained = float(frame[ROLLOUTS_TRAINED].median()) if ROLLOUTS_TRAINED in frame else found
+        if abs(found / batch - 1) > 4 * _MISMATCH and abs(found / trained - 1) <= _MISMATCH:
             raise OppoError(
                 f"{log.name} has tokens for about {found:.0f} rollouts a step, but rollout_batch_size of the"
                 f" scenario is {batch}: correct it (prompts a batch × samples a prompt)"
@@ -365,10 +375,13 @@ def _shape(
         generated = in_batches(responses[None, :], prompts, row, scenario, generator)
         return _StepShape(*generated, both, both, cut)
     prompt = row.get(PROMPT_LENGTH_MEAN, float("nan"))
-    prompt = default_prompt if np.isnan(prompt) else prompt
     mean, trained = row[LENGTH_MEAN], row.get(ROLLOUTS_TRAINED, float("nan"))
     trained = batch if np.isnan(trained) else int(min(trained, batch))
     tokens = row.get(TOKENS_TOTAL, float("nan"))
+    if np.isnan(prompt):
+        # TRL logs the tokens of all, and no prompt length.
+        left = tokens / batch - mean
+        prompt = left if 0.0 < left <= scenario.max_prompt_length else default_prompt
     most, slowest = row.get(LENGTH_MAX, float("nan")), row.get(SLOWEST_LENGTH, float("nan"))
     whole = mean
     if not np.isnan(tokens) and abs(tokens / batch / (mean + prompt) - 1.0) > _OTHER_ROLLOUTS:

@@ -3,8 +3,10 @@
 What cannot be used is left out and counted; what makes no log at all is an error of one sentence.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +49,8 @@ LENGTH_FIGURES: Final = {
     "prompt_mean": PROMPT_LENGTH_MEAN,
 }
 SECONDS_OF_STEP: Final = (TIMING_STEP, STEP_TESTING_S, STEP_SAVE_S)
+
+_TABLES: Final = {".csv", ".jsonl", ".json"}
 
 Covers = dict[str, tuple[str, ...]]
 """Stages that a column of seconds holds."""
@@ -108,11 +112,44 @@ def read_step_log(
     _check_fields(given)
     files = [file for file in files_of(root) if root.is_file() or matching([file], PATTERNS)]
     reading = Reading(ImportOptions())
-    records: list[tuple[Path, list[Figures]]] = [(file, list(read_metrics(file, reading))) for file in files]
+    records = [
+        (file, _without_cut_numbers(file, list(read_metrics(file, reading)), reading)) for file in files
+    ]
+    _check_names(given, records, root)
     names = _framework(framework, records, given, root)
     gathered = gather([[_known(each, names, given) for each in found] for _, found in records], str(root))
     gathered.left_out.update(reading.left_out)
     return step_log(root, names, gathered, [file for file, found in records if found], unit)
+
+
+def _without_cut_numbers(file: Path, lines: list[Figures], reading: Reading) -> list[Figures]:
+    """Lines of a console whose figures are the first of a usual line, and no more, were cut off, perhaps
+    within their last number."""
+    if any(suffix in _TABLES for suffix in file.suffixes):
+        return lines
+    usual, times = Counter(tuple(figures) for _, figures in lines).most_common(1)[0] if lines else ((), 0)
+    found = []
+    for number, (step, figures) in enumerate(lines):
+        shown = tuple(figures)
+        # Of the last line the reader has left out what may be cut.
+        cut = times > 1 and 0 < len(shown) < len(usual) and shown == usual[: len(shown)]
+        if cut and number < len(lines) - 1 and lines[number + 1][0] is not None:  # goes on in another line
+            reading.left_out["number at the end of a line that was cut off"] += 1
+            found.append((step, {name: figures[name] for name in shown[:-1]}))
+        else:
+            found.append((step, figures))
+    return found
+
+
+def _check_names(given: Mapping[str, str], records: Sequence[tuple[Path, list[Figures]]], root: Path) -> None:
+    """Raises OppoError for a metric that no line has."""
+    for column, name in given.items():
+        lines = (figures for _, found in records for _, figures in found)
+        if not any(first_figure(figures, (name,)) is not None for figures in lines):
+            names = {each for _, found in records for _, figures in found for each in figures}
+            close = get_close_matches(name, names, 1)
+            hint = f"did you mean '{close[0]}'?" if close else "look for its name in the log"
+            raise OppoError(f"--field {column}={name}: {root} has no metric '{name}'; {hint}")
 
 
 def step_log(root: Path, names: LogNames, gathered: Gathered, files: Sequence[Path], unit: str) -> StepLog:

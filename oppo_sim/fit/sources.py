@@ -38,6 +38,8 @@ _ROLLOUTS = "rollouts.parquet"
 _OTHER = 0.05
 """Relative difference of mean lengths from which on rollouts are others."""
 _SAME = 0.01
+_TIMES = 4.0
+"""By so much rollouts are nearer to the mean lengths of another step, where they are that step's."""
 _FEWEST = 3
 
 
@@ -176,14 +178,16 @@ def _of_this_run(log: StepLog, lengths: str) -> StepLog:
         ]
         return float(np.median(found)) if len(found) >= _FEWEST else np.inf
 
-    if off(0) <= _OTHER or not np.isfinite(off(0)):
+    if not np.isfinite(off(0)):
         return log
     for shift, place in ((-1, "after"), (1, "before")):
-        if off(shift) <= _SAME:
+        if off(shift) <= _SAME and off(0) > _TIMES * off(shift):
             raise OppoError(
                 f"{_flag()} {lengths}: the rollouts of a step are those that {log.name} logs of the step"
                 f" {place} it: number their steps as the log does"
             )
+    if off(0) <= _OTHER:
+        return log
     note = (
         f"the rollouts of {lengths} have other mean lengths than the log ({off(0):.0%} off): are they all,"
         " and of this run?"

@@ -103,7 +103,7 @@ def _reason(sentence: str) -> str:
         return f"{place} does not fit device memory"
     if re.search(r"not a multiple of|does not divide \d+ GPUs", said):
         return (
-            "training.tensor_parallel times pipeline_parallel times sequence_parallel does not divide the GPUs"
-            " that train"
+            "training.tensor_parallel times pipeline_parallel times sequence_parallel does not divide the"
+            " GPUs that train"
         )
     return said.split(";")[0].split(": ", 1)[-1].rstrip(".")

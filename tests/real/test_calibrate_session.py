@@ -258,6 +258,39 @@ def test_a_budget_that_leaves_visits_out_says_what_would_be_enough(
     assert session.fresh == 2 * points
 
 
+def test_a_budget_that_engines_use_up_says_what_would_be_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A hundred seconds of engines come again with every run, and what is kept for contention with them."""
+    now = 0.0
+
+    def hundred_seconds(*given: Any, **named: Any) -> Any:
+        nonlocal now
+        now += 100.0
+        return open_bench(*given, **named)
+
+    def one_second(bench: Any, point: Any, number: int) -> Visit:
+        nonlocal now
+        now += 1.0
+        return Visit(point, number, (1.0,))
+
+    monkeypatch.setattr("oppo_real.calibrate.session.perf_counter", lambda: now)
+    monkeypatch.setattr("oppo_real.calibrate.session.open_bench", hundred_seconds)
+    monkeypatch.setattr("oppo_real.calibrate.session.visit_point", one_second)
+    monkeypatch.setattr("oppo_real.calibrate.session._measure_contention", lambda *given: [])
+    points = len(make_plan(SIZES).points)
+    effort, asked = replace(EFFORT, repeats=2, contention=True), 120.0
+    seen = []
+    for _ in range(3):
+        session = measure_session(SUBJECT, SIZES, tmp_path, replace(effort, budget_s=asked))
+        seen.append(len(session.visits))
+        if (left := re.search(r"about (\d+) s are enough", " ".join(session.notes))) is None:
+            break
+        asked = float(left[1])
+    assert len(seen) == 2
+    assert seen[0] < seen[1] == 2 * points
+
+
 def test_other_work_is_told_and_only_what_the_budget_left_out_is_incomplete(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

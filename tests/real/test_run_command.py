@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from oppo_real.run.folder import RealRequest, run_to_folder
 from oppo_real.run.setup import build_real_setup
-from oppo_real.run.start import run_real
+from oppo_real.run.start import real_manifest, run_real
 from oppo_sim import columns as c
 from oppo_sim.cli.main import oppo as group
 from oppo_sim.errors import OppoError
@@ -20,7 +20,7 @@ from oppo_sim.run_folder import read_run_folder
 from oppo_sim.scenario.yaml_text import dump_yaml
 from oppo_sim.simulation import simulate
 from oppo_sim.traces.storage import load_trace
-from tests.real.real_scenario import real_scenario
+from tests.real.real_scenario import MODEL, real_scenario
 
 CONTROLLED = {
     "name": "oppo",
@@ -28,6 +28,7 @@ CONTROLLED = {
     "chunk_size": {"control": "explore", "candidates": [3, 7], "explore_every": 4},
 }
 REWARDS = {"kind": "saturating", "noise": 1.0}
+WITH_CRITIC = {"critic": "value_head"}
 PPO = {"enabled": True, "learning_rate": 1e-3, "num_ppo_epochs": 1}
 
 
@@ -145,7 +146,7 @@ def test_a_run_that_fails_keeps_a_checkpoint_or_nothing_and_says_which(tmp_path:
 
     with pytest.raises(
         OppoError,
-        match=r"^the power failed \(step 1 was done; without checkpoints nothing of the run is kept\)$",
+        match=r"^the power failed \(step 1 was done; without a checkpoint nothing of the run is kept\)$",
     ):
         run_to_folder(request(tmp_path / "lost", {"lock_step": True, "checkpoint_every": None}), fail)
     assert not (tmp_path / "lost").exists()
@@ -205,6 +206,23 @@ def test_checkpoints_of_other_runs_and_no_checkpoint_are_refused(tmp_path: Path)
             "lora_rank is simulated only",
         ),
         ({"dtype": "float8"}, {}, "real.dtype"),
+        ({"actor_args": {"max_batch": 1}}, {}, r"^real.actor_args: .* no argument 'max_batch' .* takes max_"),
+        ({"scorer_args": {"foo": 1}}, {}, r"^real.scorer_args: the torch engine has no argument 'foo'"),
+        (
+            {"ppo": {"enabled": True, "num_mini_batches": 5}},
+            {"training": WITH_CRITIC},
+            "4 rollouts cannot fill",
+        ),
+        (
+            {"models": {"actor": MODEL, "reward": MODEL | {"vocab_size": 60}}},
+            {},
+            "models.reward knows 60 tokens and the actor 64: give real.models.reward",
+        ),
+        (
+            {"models": {"actor": MODEL}, "mode": "train"},
+            {},
+            r"models.reward \(left out: .*\) knows \d+ tokens and the actor 64",
+        ),
         ({"devices": {"rollout": ["cuda:7"]}}, {}, "cuda:7"),
     ],
 )
@@ -218,6 +236,37 @@ def test_what_cannot_run_is_refused_in_one_sentence(
         )
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_what_cannot_run_is_refused_before_an_engine_is_built() -> None:
+    with pytest.raises(OppoError, match="412 tokens together but the actor takes 256"):
+        build_real_setup(real_scenario(max_response_length=400))
+
+
+def test_a_reward_model_that_is_left_out_knows_what_the_actor_generates(tmp_path: Path) -> None:
+    setup = build_real_setup(real_scenario({"models": {"actor": MODEL}}, steps=2))
+    run = run_to_folder(RealRequest(setup, tmp_path / "run", figures=False), lambda done, row: None)
+    assert run.manifest["engines"]["scorers"][0]["vocab_size"] == 64
+
+
+def test_the_manifest_says_what_trained_and_on_which_gpus(tmp_path: Path) -> None:
+    training = {"num_ppo_epochs": 2, "critic": "value_head", "ref": False, "num_gpus": 8}
+    section = {"ppo": {"enabled": True}, "temperature": 0.7}
+    setup = build_real_setup(real_scenario(section, steps=2, training=training))
+    run = run_to_folder(RealRequest(setup, tmp_path / "run", figures=False), lambda done, row: None)
+    ppo = run.manifest["real"]["ppo"]
+    assert (ppo["num_ppo_epochs"], ppo["critic"], ppo["kl_coef"], ppo["temperature"]) == (
+        2,
+        "value_head",
+        0.0,
+        0.7,
+    )
+    assert ppo["enabled"] is True
+    assert "num_gpus" not in run.manifest  # this is a CPU
+    assert run.manifest["engine"] == "torch"
+    devices = {"training": "cuda:0", "rollout": ["cuda:0", "cuda:1"], "scoring": ["cuda:2"]}
+    elsewhere = build_real_setup(real_scenario({"devices": devices}))
+    assert real_manifest(elsewhere, {})["num_gpus"] == 3
 
 
 def test_a_scenario_without_a_real_section_is_told_what_to_do() -> None:

@@ -2,8 +2,8 @@
 
     python experiments/public_gpu/mean_lengths.py
 
-Scenarios are those of the recipes beside the table (release 0.5). Not told and assumed: prompts of 120 tokens;
-that some rollout of each step reaches the limit, lengths rebuilt from mean and maximum as of a log without more.
+Scenarios are those of the recipes in NeMo RL's repository. Not told and assumed: prompts of 120 tokens; that
+some rollout of each step reaches the limit, lengths rebuilt from mean and maximum as of a log without more.
 Nothing is fitted, and nothing was set on these rows. Writes results/mean_lengths.csv: seconds, and the 95 %
 range of 50 draws of the priors.
 """
@@ -38,8 +38,8 @@ def rows() -> pd.DataFrame:
 
 
 def scenario_of(row: Any, lengths: Path) -> Scenario:
-    """The recipe of a row. Packed sequences, an optimizer and a reference that wait in host memory, vLLM in the
-    trainer's processes with CUDA graphs; 8 GPUs a node with InfiniBand, or 72 with NVLink."""
+    """The recipe of a row. Packed sequences, an optimizer and a reference that wait in host memory, vLLM in
+    the trainer's processes with CUDA graphs; 8 GPUs a node with InfiniBand, or 72 with NVLink."""
     longest, gpus = int(row.max_seq), int(row.gpus)
     tensor = int(row.gen_tp_pp.strip("[]").split(",")[0])
     parallel = row.train_par.strip("[]").split(",")

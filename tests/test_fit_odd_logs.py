@@ -10,13 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from oppo_sim.cli.main import run
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.features import build_features
 from oppo_sim.fit.reading import read_step_log
 from oppo_sim.fit.sources import open_log
 from oppo_sim.given_command import given_command
-from oppo_sim.scenario.load import scenario_from_plain
+from oppo_sim.scenario.load import load_scenario, scenario_from_plain
+from oppo_sim.simulation import simulate
 from tests.fit_logs import TRUTH, fit_scenario, verl_log
 from tests.import_cases import write_lines
 from tests.test_fit_reading import BASE, console, reasons, refused
@@ -411,6 +413,70 @@ def test_a_metric_that_is_named_and_not_there_is_refused(tmp_path: Path) -> None
     path = console(tmp_path / "a.log", [(1, {}), (2, {})])
     said = refused(path, fields={"timing_s/gen": "timing_s/gne"})
     assert "has no metric 'timing_s/gne'; did you mean 'timing_s/gen'?" in said
+
+
+def test_a_stage_is_not_counted_again_in_a_metric_that_holds_it(tmp_path: Path) -> None:
+    """SkyRL's train_critic_and_policy holds policy_train."""
+    line = {
+        "timing/generate": 20.0,
+        "timing/policy_train": 10.0,
+        "timing/train_critic_and_policy": 10.5,
+        "timing/step": 34.0,
+        "generate/avg_num_tokens": 500.0,
+    }
+    path = write_lines(
+        tmp_path / "sky.jsonl", [{"trainer/global_step": n, "step": n, **line} for n in range(1, 7)]
+    )
+    log = read_step_log(path, "skyrl")
+    assert set(log.covers) == {"timing_s/gen+reward", "timing_s/update_actor"}
+
+
+def test_after_a_restart_in_another_file_nothing_of_the_first_attempt_is_left(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name, steps, saving in (("1.log", range(1, 7), 5), ("2.log", range(4, 10), 8)):
+        late = 2.0 if name == "2.log" else 0.0
+        console(
+            tmp_path / "run" / name,
+            [
+                (
+                    n,
+                    {
+                        "timing_s/gen": 20.0 + late,
+                        **({"timing_s/save_checkpoint": 15.0, STEP_S: 51.0} if n == saving else {}),
+                    },
+                )
+                for n in steps
+            ],
+        )
+    frame = read_step_log(tmp_path / "run").frame.set_index("step")
+    assert frame["timing_s/save_checkpoint"].dropna().index.tolist() == [8]
+    assert frame[GEN].tolist() == [20.0] * 3 + [22.0] * 6
+
+
+def test_the_step_is_the_metric_that_is_named_for_it(tmp_path: Path) -> None:
+    rows = pd.DataFrame([{"_step": 7 * n, "training/global_step": n, **BASE} for n in range(1, 5)])
+    rows.to_csv(tmp_path / "wandb.csv", index=False)
+    assert seconds(tmp_path / "wandb.csv", "step") == [7, 14, 21, 28]
+    assert seconds(tmp_path / "wandb.csv", "step", fields={"step": "training/global_step"}) == [1, 2, 3, 4]
+
+
+def test_a_number_whose_brackets_are_open_is_not_believed(tmp_path: Path) -> None:
+    line = "response_length/mean:np.float64(500.0) - timing_s/gen:np.float64(20.0) - timing_s/ref:np.float64(3.0)"
+    ends = {n: " - timing_s/update_actor:np.float64(1" + ("" if n == 3 else "0.0)") for n in range(1, 6)}
+    path = lines_of(tmp_path / "a.log", *(f"step:{n} - {line}{end}" for n, end in ends.items()))
+    assert seconds(path, "timing_s/update_actor") == pytest.approx([10, 10, np.nan, 10, 10], nan_ok=True)
+    assert seconds(path) == [20.0] * 5
+
+
+def test_a_fit_of_a_run_without_noise_has_its_seconds(tmp_path: Path) -> None:
+    """Walkers that found no way from where they began are no draws: means were 2 % off by a few of them."""
+    (tmp_path / "mine.yaml").write_text((scenario := fit_scenario()).to_yaml())
+    run(["simulate", str(tmp_path / "mine.yaml"), "-o", str(tmp_path / "run"), "--no-figures", "-q"])
+    fit(tmp_path / "run", scenario, draws=400, fit_steps=24, folder=tmp_path / "fit")
+    written = load_scenario(tmp_path / "fit" / "scenario.yaml")
+    again, first = (simulate(each, policy="sequential") for each in (written, scenario))
+    for column in (GEN, "timing_s/update_actor", STEP_S):
+        assert again.steps[column].mean() == pytest.approx(first.steps[column].mean(), rel=0.005)
 
 
 def trl(path: Path, numbers: Sequence[int], every: int = 1) -> Path:

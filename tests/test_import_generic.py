@@ -75,7 +75,24 @@ def test_our_own_traces_are_read_too(tmp_path: Path) -> None:
     assert column(frame, "response_length") == [4, 5]
 
 
+@pytest.mark.parametrize("more", ["", ",reward", ",prompt_id,sample_id"])
+def test_a_table_of_rollouts_with_our_column_is_no_table_of_means(more: str, tmp_path: Path) -> None:
+    lines = [
+        f"response_length,step{more}",
+        *(f"{n},{n // 2}{',1' * more.count(',')}" for n in (120, 300, 90)),
+    ]
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(lines) + "\n")
+    frame, provenance = import_log("auto", path)
+    assert provenance["framework"] == "generic"
+    assert column(frame, "response_length") == [120, 300, 90]
+    path.write_text("step,response_length,reward\n1,120.25,0.5\n2,131.5,0.5\n")
+    with pytest.raises(OppoError, match="holds figures a step"):
+        import_log("auto", path)
+
+
 BAD: list[tuple[str, dict[str, Any], str]] = [
+    ('{"response_length": 3}\n{"response_length": null, "x": 1}\n', {}, "line 2: response_length is empty"),
     (
         '{"a": 1}\n',
         {},

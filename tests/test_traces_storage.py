@@ -116,6 +116,10 @@ BAD_CSV = {
     "response_length\n": ["no rows"],
     "prompt_length\n3\n": ["no column response_length", "prompt_length"],
     "response_len\n3\n": ["rename 'response_len'"],
+    "completion_tokens,prompt_tokens\n3,4\n": [
+        "(columns: completion_tokens, prompt_tokens): add it",
+        "trace import",
+    ],
     "response_length;prompt_length\n3;4\n": ["no column response_length", "commas"],
     "response_length\n5\nabc\n": ["data row 2", "column response_length", "'abc'", "number"],
     "response_length\n5\n2.5\n": ["data row 2", "2.5", "whole number"],

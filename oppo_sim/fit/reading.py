@@ -231,10 +231,13 @@ def _covers(names: LogNames, present: set[str]) -> Covers:
         stages = tuple(column.removeprefix("timing_s/").split("+"))
         if column.startswith("timing_s/") and set(stages) <= set(STAGES[:-1]):
             covers[column] = stages
-    # A metric of several stages counts only where its parts are not named.
+    # A metric of several stages counts only where its parts are not named. Beside some of them their seconds
+    # would count twice; what else it holds is then of the rest of the step, but for generation.
     single = {stages[0] for column, stages in covers.items() if "+" not in column}
     return {
-        column: stages for column, stages in covers.items() if "+" not in column or not set(stages) <= single
+        column: stages
+        for column, stages in covers.items()
+        if "+" not in column or not set(stages) & single or "gen" in set(stages) - single
     }
 
 

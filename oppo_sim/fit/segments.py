@@ -73,8 +73,10 @@ def gather(files: Sequence[Sequence[Line]], where: str) -> Gathered:
         _refuse_another_run(rows, result, where)
         for step, row in rows.items():
             known = result.rows.setdefault(step, {})
-            if _repeated(row, known):
+            if again := _repeated(row, known):
                 result.leave_out("step logged twice, in two files: the later one counts", step)
+                if not all(isclose(row[name], known[name], rel_tol=_ALIKE) for name in again):
+                    known.clear()  # after a restart nothing of the attempt before is left
             known.update(row)
     if result.rows and (cut := {step for step in bare if min(result.rows) <= step} - result.rows.keys()):
         result.left_out["step whose line names no seconds and no lengths"] += len(cut)

@@ -111,7 +111,12 @@ def own_trace(path: Path) -> tuple[str, ...]:
     if not path.exists():
         from oppo_sim.traces.catalog import close_traces, list_traces
 
-        if any(entry.name == str(path) and entry.kind == "rollouts" for entry in list_traces()):
+        shipped = {entry.name: entry.kind for entry in list_traces()}
+        if shipped.get(str(path), "rollouts") != "rollouts":
+            raise OppoError(
+                f"trace {path} is a per-step table, not a trace of rollouts: see 'oppo trace list'"
+            )
+        if str(path) in shipped:
             return *(f"{field}=null" for field in (_TRACE_FILE, *_NO_TRACE_FILE[1:])), f"trace.name={path}"
         if hint := close_traces(str(path)):
             raise OppoError(f"trace {path} is no file here, and no shipped trace: {hint}")

@@ -331,6 +331,11 @@ def _warnings(
         found.append(
             f"{counts['zero_lengths_raised_to_1']} responses of {where} have no token and count as one"
         )
+    if 2 * counts["responses_cut"] > counts["rows_used"]:
+        found.append(
+            f"{counts['responses_cut']} of {counts['rows_used']} responses of {where} are longer than"
+            f" max_response_length {max_response_length}, and are cut there"
+        )
     if len(short_cuts):
         found.append(
             f"{len(short_cuts)} responses of {where} were cut when recorded (the longest at"

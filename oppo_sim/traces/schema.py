@@ -116,12 +116,15 @@ def _columns_by_name(table: pa.Table, where: str) -> dict[str, pa.ChunkedArray]:
             )
         columns[name] = column
     if RESPONSE_LENGTH not in columns:
-        shown = ", ".join(list(columns)[:8]) or "none"
-        close = [name for name in get_close_matches(RESPONSE_LENGTH, columns, n=1) if name.isidentifier()]
+        given_names = [name for name in table.column_names if not name.startswith("__index_level_")]
+        shown = ", ".join(given_names[:8]) or "none"
+        others = [name for name in given_names if ALIASES.get(name, name) not in TRACE_COLUMNS]
+        close = [name for name in get_close_matches(RESPONSE_LENGTH, others, n=1) if name.isidentifier()]
         hint = (
             f"rename '{close[0]}'"
             if close
-            else "add it (response_tokens is accepted too); CSV columns are separated by commas"
+            else "add it (response_tokens is accepted too), or bring the file in with oppo trace import,"
+            " which knows other names; CSV columns are separated by commas"
         )
         raise OppoError(f"{where} has no column {RESPONSE_LENGTH} (columns: {shown}): {hint}")
     for name in columns:

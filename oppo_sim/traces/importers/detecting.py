@@ -47,7 +47,7 @@ def choose_files(importer: Importer, path: Path, options: ImportOptions) -> Chos
         if importer is GENERIC or importer.recognises(peek_at(path)) or not figures:
             return Chosen(files, False)
         named = bool(matching(files, importer.patterns))
-        return Chosen(files, not named or _holds_figures(path, importer, options))
+        return Chosen(files, not named or bool(_means(path, importer, options)))
     left_out: Tally[str] = Tally()
     kept = _of_format(importer, matching(files, importer.patterns), left_out)
     if importer.select is not None:
@@ -71,9 +71,12 @@ def detect(path: Path, options: ImportOptions) -> Importer:
         raise OppoError(f"{path} is empty: give a log's file or folder")
     peeks = [peek_at(file) for file in _some(files)]
     found = [each for each in IMPORTERS if any(each.recognises(peek) for peek in peeks)]
+    lengths = any(has_known_length(peek.record, peek.columns) for peek in peeks)
     if not found:
-        found = _by_figures([peek.path for peek in peeks], options)
-    if not found and any(has_known_length(peek.record, peek.columns) for peek in peeks):
+        found, whole = _by_figures([peek.path for peek in peeks], options)
+        # A mean of several rollouts is a whole number now and then, those of many steps never.
+        found = [GENERIC] if lengths and whole else found
+    if not found and lengths:
         found = [GENERIC]
     if len(found) == 1:
         return found[0]
@@ -114,22 +117,26 @@ def _metric_files(files: list[Path], path: Path) -> list[Path]:
     return files if path.is_file() else matching(files, METRIC_PATTERNS)
 
 
-def _by_figures(files: list[Path], options: ImportOptions) -> list[Importer]:
+def _by_figures(files: list[Path], options: ImportOptions) -> tuple[list[Importer], bool]:
+    """The importers that know a mean length in the files, and whether all of these are whole numbers."""
     known = [each for each in IMPORTERS if each.metrics is not None and each.metrics.mean]
     for file in matching(files, METRIC_PATTERNS):
-        if found := [each for each in known if _holds_figures(file, each, options)]:
-            return found
-    return []
+        means = {each.name: _means(file, each, options) for each in known}
+        if found := [each for each in known if means[each.name]]:
+            return found, all(mean == int(mean) for each in found for mean in means[each.name])
+    return [], False
 
 
-def _holds_figures(file: Path, importer: Importer, options: ImportOptions) -> bool:
+def _means(file: Path, importer: Importer, options: ImportOptions) -> list[float]:
+    """Of the file's first figures."""
     if importer.metrics is None:
-        return False
+        return []
     try:
         first = islice(read_metrics(file, Reading(options)), _MOST_FIGURES)
-        return any("mean" in chosen(figures, importer.metrics, options.fields) for _, figures in first)
+        lines = [chosen(figures, importer.metrics, options.fields) for _, figures in first]
     except OppoError:
-        return False
+        return []
+    return [line["mean"] for line in lines if "mean" in line]
 
 
 def files_of(path: Path) -> list[Path]:

@@ -29,11 +29,11 @@ STEP_NAMES: Final = (
 
 _NUMBER: Final = r"[+-]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _PAIR: Final = re.compile(
-    r"""(?<![\w./@-])['"]?([A-Za-z][\w./@-]*)['"]?\s*:\s*(?:np\.\w+\(|tensor\()?['"]?"""
-    rf"""((?>{_NUMBER}))((?>ms|s)?)(?![\w/]|[,:]\d)"""
+    r"""(?<![\w./@-])['"]?([A-Za-z][\w./@-]*)['"]?\s*:\s*(np\.\w+\(|tensor\()?['"]?"""
+    rf"""((?>{_NUMBER}))((?>ms|s)?)(?![\w/]|[,:]\d)(?(2)(?=['"]?\s*[),]))"""
 )
-"""Name, number, unit. A number is taken whole or not at all: 20.5 of ``20.5min`` would be another one, and so
-would the 20 of ``20,5`` or ``20:05``."""
+"""Name, what wraps the number, number, unit. A number is taken whole or not at all: 20.5 of ``20.5min`` would
+be another one, and so would the 20 of ``20,5`` or ``20:05``."""
 _WITH_UNIT: Final = re.compile(r"\s*([^\s]*\d\.?)\s*(ms|s)\s*")
 _STEP: Final = re.compile(r"\b(?:step|rollout|perf|iteration)\W{0,3}(\d{1,18})\b", re.IGNORECASE)
 _BEGUN: Final = re.compile(r"\bstep:\d+ - ?[\w/.]*(?::[\w.(]*)?$")
@@ -111,8 +111,8 @@ def _written_over(line: bytes) -> list[bytes]:
 
 
 def _in_seconds(match: re.Match[str]) -> float:
-    value = float(match[2].replace(",", ""))
-    return value / 1000.0 if match[3] == "ms" else value
+    value = float(match[3].replace(",", ""))
+    return value / 1000.0 if match[4] == "ms" else value
 
 
 def _one(value: Any, place: Place) -> Figures:
@@ -226,7 +226,7 @@ def _csv_figures(
     steps = [at for at, name in enumerate(header) if name.strip().strip('"') in STEP_NAMES]
     tensorboard = [name.strip() for name in header] == ["Wall time", "Step", "Value"]
     # wandb names a column 'run - metric' and adds its least and largest value.
-    kept = [at for at, name in enumerate(header) if at not in steps and not name.endswith(("__MIN", "__MAX"))]
+    kept = [at for at, name in enumerate(header) if not name.endswith(("__MIN", "__MAX"))]
     kept = [2] if tensorboard else [at for at in kept if header[at].strip()]
     names = [tag_of(path)] * 3 if tensorboard else [name.rsplit(" - ", 1)[-1].strip() for name in header]
     if len({names[at] for at in kept}) < len(kept):

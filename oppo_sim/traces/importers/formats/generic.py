@@ -73,6 +73,8 @@ def _response(record: Mapping[str, Any], place: Place, reading: Reading) -> tupl
         return place.tokens(length, fields.get("response_length", "the response's length")), None, False
     text = reading.pick(record, place, "response", *_RESPONSES)
     if text is None:
+        if empty := [name for name in _RESPONSE_LENGTHS if name in record]:
+            raise place.error(f"{empty[0]} is empty: fill it in, or leave the record out")
         raise place.error(
             "no field is known to hold a response's length: give --field response_length= one of"
             f" {', '.join(list(record)[:12])}"

@@ -13,6 +13,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import observe
 from oppo_sim.fit.observe import observe_record, read_observation
 from oppo_sim.plain_json import plain
+from oppo_sim.report.html_fit import answer_of
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate
 from tests.fit_logs import TRUTH, fit_scenario, verl_log
@@ -159,6 +160,12 @@ def test_observations_narrow_what_they_are_about(written: Path, capsys: pytest.C
     assert (written / "python/draws.csv").read_bytes() == (written / "observed/draws.csv").read_bytes()
     assert list(told.terms["term"]) == [each["term"] for each in record["terms"]]
     assert repr(told).startswith("Observed(timing_s/step=")
+    # Numbers that the kept costs do not give are not said to agree.
+    assert not any("is missed" in each for each in answer_of(record))
+    twice = [{**each, "low": 2 * step, "high": 2 * step} for each in record["observed"][:1]]
+    said = " ".join(answer_of({**record, "observed": twice}))
+    assert "is missed: the costs that agree best give" in said
+    assert "together they agree" not in said
 
 
 def test_numbers_that_no_costs_give_are_refused(written: Path, capsys: pytest.CaptureFixture[str]) -> None:

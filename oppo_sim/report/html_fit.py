@@ -90,12 +90,20 @@ def answer_of(record: Mapping[str, Any]) -> list[str]:
             )
         found.append(sentence + ".")
     untold = [each["term"] for each in record["terms"] if each["verdict"] == "not told"]
+    missed = [each for each in record.get("observed") or () if not _is_met(each)]
+    for each in missed:
+        low, middle, high = each["posterior"]
+        found.append(
+            f"{each['text']} is missed: the costs that agree best give {significant(middle)}"
+            f" [{significant(low)}, {significant(high)}]. Are the numbers of one run, and is it the"
+            " scenario's?"
+        )
     if untold:
         found.append(
             f"Not told by the log: {joined(untold)}; there the priors stand."
             if record["from"] == "logs"
-            else f"Not told by what was observed, each by itself: {joined(untold)}; together they agree"
-            " with it."
+            else f"Not told by what was observed, each by itself: {joined(untold)}"
+            + ("." if missed else "; together they agree with it.")
         )
     for log, reasons in record.get("left_out", {}).items():
         if reasons:
@@ -153,6 +161,13 @@ def _errors(held: Mapping[str, Any]) -> Grid:
         tuple(rows),
         frozenset(range(1, 7)),
     )
+
+
+def _is_met(observed: Mapping[str, Any]) -> bool:
+    """Whether the number, as precise as it is, lies where the kept costs have it."""
+    low, _, high = observed["posterior"]
+    about = 2.0 * observed["spread"]
+    return bool(observed["low"] - about <= high and low <= observed["high"] + about)
 
 
 def _observed(observed: Sequence[Mapping[str, Any]]) -> Grid:

@@ -315,6 +315,7 @@ def test_a_batch_without_scores_is_waited_for() -> None:
     "models.build_causal_lm",
     "models.build_value_model",
     "models.parameter_count",
+    "models.vocabulary_and_positions",
     "device.gpus",
     "device.gpus_in_use",
     "device.device_name",
@@ -328,6 +329,8 @@ def test_models_are_built_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch)
     needed = 4 * models.parameter_count("causal_lm", SMALL)
     with cuda_machine(count=3, free=needed):
         assert devices.gpus() == 3 and devices.gpus_in_use() == [0, 1, 2]
+        known = SMALL["vocab_size"], SMALL["max_position_embeddings"]
+        assert models.vocabulary_and_positions(SMALL) == known
         place = torch.device("cuda", 2)
         assert devices.device_name(place) == "fake GPU 2" and devices.free_gpu_bytes(place) == needed
         assert devices.gpu_text(place).startswith("1 of 3 fake GPU 2, ")

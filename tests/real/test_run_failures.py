@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -33,9 +35,11 @@ def test_a_worker_that_is_killed_ends_the_run_in_one_sentence() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_an_engine_that_cannot_be_built_says_why_once() -> None:
-    section = {**PROCESSES, "models": {"reward": {**MODEL, "heads": 3}}}
-    with pytest.raises(OppoError, match=r"scoring worker 0: .*'heads'"):
+def test_an_engine_that_cannot_be_built_says_why_once(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    (tmp_path / "model.safetensors").write_bytes(b"nonsense")
+    section = {**PROCESSES, "models": {"actor": MODEL, "reward": str(tmp_path)}}
+    with pytest.raises(OppoError, match=r"scoring worker 0: "):
         run_real(real_scenario(section))
 
 

@@ -50,12 +50,13 @@ def test_an_unshipped_run_is_read_from_its_log(tmp_path: Path) -> None:
     """verl of 2024: no step, no tokens, generation with its log-probabilities. Of 2025: validation and
     checkpoints inside the step."""
     lengths = "response_length/mean:30.0 - response_length/max:60.0 - prompt_length/mean:10.0"
-    old = "timing/gen:5.0 - timing/ref:1.0 - timing/values:2.0 - timing/update_critic:3.0 - timing/update_actor:4.0"
+    old = "timing/gen:5.0 - timing/ref:1.0 - timing/values:2.0 - timing/adv:1.0 - timing/update_critic:3.0"
+    old += " - timing/update_actor:4.0"
     log = tmp_path / "old.log"
     log.write_text("".join(f"step:{step} - {old} - {lengths}\n" for step in range(1, 4)))
     run = unshipped.unshipped_run("verl_qwen05b_512", log)
     assert (
-        run.steps[["gen_s", "values_s", "step_s", "tokens"]].to_numpy().tolist() == [[5, 2, 15, 256 * 40]] * 3
+        run.steps[["gen_s", "values_s", "step_s", "tokens"]].to_numpy().tolist() == [[5, 2, 16, 256 * 40]] * 3
     )
     new = (
         "timing_s/gen:5.0 - timing_s/old_log_prob:1.0 - timing_s/update_actor:4.0 - perf/total_num_tokens:900"

@@ -207,15 +207,17 @@ def _check_models(config: RealConfig, longest: int) -> None:
     from oppo_real.engines.models import vocabulary_and_positions
     from oppo_real.run.models import require_context, tiny_vocabulary
 
-    known = tiny_vocabulary()
-    if config.models.actor is not None:
-        known, positions = vocabulary_and_positions(config.models.actor)
-        require_context(longest, positions)
-    found = {
-        name: vocabulary_and_positions(source)[0]
-        for name, source in (("reward", config.models.reward), ("reference", config.models.reference))
-        if source is not None
-    }
+    found: dict[str, int] = {}
+    for name in ("actor", "reward", "reference"):
+        if (source := getattr(config.models, name)) is None:
+            continue
+        try:
+            found[name], positions = vocabulary_and_positions(source)
+        except OppoError as error:
+            raise OppoError(f"real.models.{name}: {error}") from None
+        if name == "actor":
+            require_context(longest, positions)
+    known = found.pop("actor", tiny_vocabulary())
     if config.models.reward is None and config.mode == "train":
         found["reward"] = tiny_vocabulary()
     for name, tokens in found.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from oppo_sim.scenario.load import scenario_from_plain
@@ -11,6 +13,13 @@ MODEL: dict[str, Any] = {
     "model_type": "qwen2", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
     "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 256, "initializer_range": 0.3,
 }  # fmt: skip
+
+
+def damaged_model(folder: Path) -> str:
+    """A folder of a model whose weights cannot be read: an engine finds that out where it is built."""
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "model.safetensors").write_bytes(b"nonsense")
+    return str(folder)
 
 
 def real_scenario(real: dict[str, Any] | None = None, **fields: Any) -> Scenario:

@@ -26,7 +26,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import read_run_folder
 from oppo_sim.scenario.yaml_text import dump_yaml
 from tests.cli_runs import Printed, assert_refused, start_oppo
-from tests.real.real_scenario import MODEL, real_scenario
+from tests.real.real_scenario import MODEL, damaged_model, real_scenario
 
 TWO_MACHINES = """
 from ray.cluster_utils import Cluster
@@ -153,9 +153,11 @@ def test_a_killed_actor_ends_the_run_with_its_own_error_and_the_run_resumes(
 # ---- what goes wrong ---------------------------------------------------------------------------------------
 
 
-def test_what_cannot_start_is_said_in_one_sentence_and_leaves_nothing_behind(cluster: str, mark: str) -> None:
-    section = placed(cluster) | {"models": {"reward": {**MODEL, "heads": 3}}}
-    with pytest.raises(OppoError, match=r"^scoring worker 0: .*'heads'"):
+def test_what_cannot_start_is_said_in_one_sentence_and_leaves_nothing_behind(
+    cluster: str, mark: str, tmp_path: Path
+) -> None:
+    section = placed(cluster) | {"models": {"actor": MODEL, "reward": damaged_model(tmp_path)}}
+    with pytest.raises(OppoError, match=r"^scoring worker 0: "):
         run_real(real_scenario(section))
     wish = {"num_cpus": 3, "resources": {"fast_disk": 1}}
     with pytest.raises(

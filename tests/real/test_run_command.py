@@ -218,6 +218,7 @@ def test_checkpoints_of_other_runs_and_no_checkpoint_are_refused(tmp_path: Path)
             {},
             "models.reward knows 60 tokens and the actor 64: give real.models.reward",
         ),
+        ({"models": {"reward": MODEL | {"heads": 3}}}, {}, r"^real.models.reward: .* a field 'heads' that"),
         (
             {"models": {"actor": MODEL}, "mode": "train"},
             {},

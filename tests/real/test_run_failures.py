@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from oppo_real.run.start import run_real
 from oppo_sim.errors import OppoError
-from tests.real.real_scenario import MODEL, real_scenario
+from tests.real.real_scenario import MODEL, damaged_model, real_scenario
 
 PROCESSES = {"placement": {"kind": "processes", "threads": 1}}
 
@@ -36,9 +35,7 @@ def test_a_worker_that_is_killed_ends_the_run_in_one_sentence() -> None:
 
 
 def test_an_engine_that_cannot_be_built_says_why_once(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(MODEL))
-    (tmp_path / "model.safetensors").write_bytes(b"nonsense")
-    section = {**PROCESSES, "models": {"actor": MODEL, "reward": str(tmp_path)}}
+    section = {**PROCESSES, "models": {"actor": MODEL, "reward": damaged_model(tmp_path)}}
     with pytest.raises(OppoError, match=r"scoring worker 0: "):
         run_real(real_scenario(section))
 

@@ -165,22 +165,25 @@ def _lines_in_ms(frame: "pd.DataFrame", columns: list[str]) -> "pd.Series[bool]"
     parts = [each for each in columns if each != TIMING_STEP]
     if TIMING_STEP not in columns or not parts:
         return frame[STEP] < 0
-    ratio = frame[TIMING_STEP] / _usual(frame[TIMING_STEP])
-    odd = (ratio > _FAR) & (ratio / _THOUSAND).between(1 / 8, 8)
+    odd = _a_thousand_times_usual(frame[TIMING_STEP])
     return odd & ((frame[parts] > _FAR * frame[parts].apply(_usual)).mean(axis=1) >= _MOST)
 
 
 def _thousandfold(frame: "pd.DataFrame", column: str, columns: list[str]) -> "pd.Series[bool]":
     """Steps in which a metric is in milliseconds: far from its usual seconds, near them a thousandth of it,
     and no part of the step as it stands. A checkpoint that takes hours is inside its step."""
-    ratio = frame[column] / _usual(frame[column])
-    odd: pd.Series[bool] = (ratio > _FAR) & (ratio / _THOUSAND).between(1 / 8, 8)
+    odd = _a_thousand_times_usual(frame[column])
     if TIMING_STEP not in frame:
         return odd
     if column != TIMING_STEP:
         return odd & ~(frame[column] <= _LONGER * frame[TIMING_STEP])
     parts = [each for each in columns if each != TIMING_STEP]
     return odd & (frame[parts].sum(axis=1) <= _LONGER * frame[TIMING_STEP] / _THOUSAND)
+
+
+def _a_thousand_times_usual(seconds: "pd.Series[float]") -> "pd.Series[bool]":
+    ratio = seconds / _usual(seconds)
+    return (ratio > _FAR) & (ratio / _THOUSAND).between(1 / 8, 8)
 
 
 def _usual(seconds: "pd.Series[float]") -> float:

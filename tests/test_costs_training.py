@@ -288,6 +288,123 @@ def test_a_stage_of_a_pipeline_holds_its_part_of_weights_and_states() -> None:
     assert halved.actor.state.optimizer == whole.actor.state.optimizer  # divided among all devices
 
 
+EXPERTS = TINY.model_copy(
+    update={"num_hidden_layers": 2, "num_dense_layers": 1, "num_experts": 8, "num_experts_per_tok": 2}
+)
+OF_AN_EXPERT = 3 * 8 * 16
+
+
+def divided(num_gpus: int, device: Device = TOY, **settings: Any) -> RooflineTraining:
+    """A micro-batch of 8 tokens on each rank."""
+    training = config(**{"sharding": "none"} | settings)
+    model = TrainedModel(EXPERTS, False, MicroBatch(8), MicroBatch(8))
+    return RooflineTraining(model, model, model, device, EXACT, training, num_gpus, 0.0, SMALL)
+
+
+def test_devices_that_hold_other_experts_send_each_other_their_tokens() -> None:
+    slow = TOY.model_copy(update={"link_bytes_per_s": 10.0})
+    batch = BatchShape((2,) * 8, (2,) * 8)  # 8 tokens on each of four ranks
+
+    def forward(**settings: Any) -> float:
+        return divided(4, slow, **settings).stage_times(batch).ref
+
+    # A vector of 8 values of 2 bytes to each of two experts, three of four to other devices, and back.
+    assert forward(expert_parallel=4) - forward() == pytest.approx(8 * 2 * 16 * 2 * 3 / 4 / 10)
+    assert forward(expert_parallel=2) - forward() == pytest.approx(8 * 2 * 16 * 2 * 1 / 2 / 10)
+    # Two tensor-parallel devices have half of the tokens each, and sum attention and the dense MLP alone.
+    halved, apart = forward(tensor_parallel=2), forward(tensor_parallel=2, expert_tensor_parallel=1)
+    a_sum = 16 * 16 / 10  # 16 tokens a micro-batch of a rank's 8
+    assert halved - apart == pytest.approx(a_sum)
+    # Those that share an expert gather 16 tokens, and scatter as many sums.
+    shared = forward(expert_parallel=2, expert_tensor_parallel=2)
+    assert shared - forward() == pytest.approx((8 * 2 * 16 * 2 * 1 / 2 + 2 * 8 * 2 * 16) / 10)
+
+
+def test_experts_in_parallel_are_read_once_for_all_that_send_them_tokens() -> None:
+    batch = BatchShape((2,) * 8, (2,) * 8)
+    reading = TOY.model_copy(update={"hbm_bytes_per_s": 1.0, "bf16_flops": 1e12})
+
+    def read(degree: int) -> float:
+        return divided(4, reading, expert_parallel=degree).stage_times(batch).ref
+
+    # Of eight experts eight tokens use 8·(1 − (3/4)^8), and those of four ranks 8·(1 − (3/4)^32), two each.
+    alone, together = 8 * (1 - 0.75**8), 8 * (1 - 0.75**32) / 4
+    assert read(1) - read(4) == pytest.approx((alone - together) * OF_AN_EXPERT * 2)
+    works = [divided(4, expert_parallel=degree).work(batch) for degree in (1, 4)]
+    assert works[0] is not None
+    assert works[1] is not None
+    assert works[0].flops == works[1].flops
+
+
+def test_gradients_of_experts_are_reduced_by_those_that_hold_the_same() -> None:
+    slow = TOY.model_copy(update={"link_bytes_per_s": 10.0})
+    batch = BatchShape((2,) * 8, (2,) * 8)
+
+    def beside_forwards(degree: int) -> float:
+        times = divided(4, slow, expert_parallel=degree).stage_times(batch)
+        return times.update_actor - 3 * times.ref
+
+    experts, all_of = 8 * OF_AN_EXPERT, EXPERTS.parameters_without_head
+    # All-reduce, 2 · 2 bytes · (d − 1)/d: of all by four, or of half the experts by two, or of none of them.
+    assert beside_forwards(1) == pytest.approx(4 * all_of * 3 / 4 / 10)
+    assert beside_forwards(2) == pytest.approx(4 * ((all_of - experts) * 3 / 4 + experts / 2 * 1 / 2) / 10)
+    assert beside_forwards(4) == pytest.approx(4 * (all_of - experts) * 3 / 4 / 10)
+
+
+def moe(sharding: str = "optimizer", cluster: Mapping[str, Any] | None = None, **settings: Any) -> Costs:
+    training = TrainingConfig.model_validate({"num_gpus": 16, "critic": "none", "sharding": sharding} | settings)
+    context = CostContext(2, 1, 64, 1000, 3000, training, **(cluster or {}))
+    section = {
+        "kind": "roofline",
+        "device": "B200",
+        "actor_model": "qwen3-30b-a3b",
+        "reward_model": {"kind": "verifier"},
+        "rollout": {"tensor_parallel": 8},
+    }
+    return RooflineCostConfig.model_validate(section).build(context)
+
+
+def test_a_device_holds_its_experts_alone() -> None:
+    shape = find_model("qwen3-30b-a3b")
+    others = shape.parameters - shape.routed_params
+
+    def state(**settings: Any) -> StateBytes:
+        training = moe(ref=False, **settings).training
+        assert isinstance(training, RooflineTraining)
+        return training.actor.state
+
+    apart = state(expert_parallel=8, offload=True)
+    assert apart.parameters == apart.gradients == 2 * (others + shape.routed_params / 8)
+    assert apart.optimizer == pytest.approx(12 * shape.parameters / 16)
+    both = state(expert_parallel=4, expert_tensor_parallel=2, tensor_parallel=4, pipeline_parallel=2)
+    assert both.parameters == pytest.approx(2 * (others / 8 + shape.routed_params / 16))
+    with pytest.raises(OppoError, match=r"training\.expert_parallel: 8 saves"):
+        moe("none")
+
+
+def test_experts_on_two_nodes_are_reached_by_both_links_at_once() -> None:
+    cluster = {"gpus_per_node": 8, "node_link_bytes_per_s": 5e10, "training_spans_nodes": True}
+    inside, across = (moe(cluster=cluster, expert_parallel=each, offload=True).training for each in (8, 16))
+    assert isinstance(inside, RooflineTraining)
+    assert isinstance(across, RooflineTraining)
+    assert inside.expert_link_bytes_per_s is None
+    # 8 of the 15 others are on the other node.
+    assert across.expert_link_bytes_per_s == pytest.approx(5e10 * 15 / 8)
+    assert inside.expert_gather_link_bytes_per_s == 5e10  # one rank of a node and its link
+    assert inside.gather_link_bytes_per_s == 8 * 5e10
+
+
+def test_what_experts_cannot_be_is_said() -> None:
+    with pytest.raises(ValidationError, match="multiple of expert_parallel 4 times expert_tensor_parallel 2"):
+        config(expert_parallel=4, tensor_parallel=2, num_gpus=12)
+    with pytest.raises(OppoError, match="num_gpus 16 is not a multiple of expert_parallel 32"):
+        moe(expert_parallel=32, num_gpus=None)
+    with pytest.raises(OppoError, match="expert_parallel 3 does not divide the 128 experts"):
+        moe(expert_parallel=3, num_gpus=12)
+    with pytest.raises(OppoError, match="no model that is trained has any; leave them out"):
+        verl(expert_parallel=2)
+
+
 def test_offloaded_parts_cross_the_host_link_out_and_in() -> None:
     kept = tiny(config()).stage_times(SMALL)
     weights = tiny(config(param_offload=True)).stage_times(SMALL)

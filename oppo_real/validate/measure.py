@@ -145,7 +145,8 @@ def inputs_digest(
     # Nothing of a real run, and runs are kept from before them.
     del plain["dynamic_sampling"]["gen_batch_size"]
     del plain["scoring"]["prefix_cache_tokens"], plain["scoring"]["max_num_batched_tokens"]
-    del plain["training"]["lora_rank"], plain["training"]["pipeline_parallel"]
+    for name in ("lora_rank", "pipeline_parallel", "expert_parallel", "expert_tensor_parallel"):
+        del plain["training"][name]
     content = [plain, trace_sha256, steps, hardware, dict(versions)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -89,9 +89,13 @@ def training_group(parts: Parts) -> RooflineTraining:
     level = sync.sleep_level if sync.kind == "reshard" and parts.rollout.sleep_mode else None
     if actor.adapters is not None and sync.kind != "full_export" and level != 2:
         moved = float(value_bytes(training.dtype) * actor.adapters)
-    # Each data-parallel rank of a node crosses to the next node by a link of its own.
-    side_by_side = max(1, min(context.gpus_per_node, devices.num_training) // training.tensor_parallel)
-    between = context.node_link_bytes_per_s
+    between, spans = context.node_link_bytes_per_s, context.training_spans_nodes
+
+    def side_by_side(divided: int) -> float | None:
+        # Each data-parallel rank of a node crosses to the next node by a link of its own.
+        ranks = max(1, min(context.gpus_per_node, devices.num_training) // divided)
+        return between * ranks if between and spans else None
+
     return RooflineTraining(
         actor=actor,
         ref=_reference(parts, actor),
@@ -103,10 +107,23 @@ def training_group(parts: Parts) -> RooflineTraining:
         weights_bytes=moved,
         nominal=context.nominal_batch,
         longest=context.max_prompt_length + context.max_response_length,
-        gather_link_bytes_per_s=between * side_by_side if between and context.training_spans_nodes else None,
+        gather_link_bytes_per_s=side_by_side(training.tensor_parallel),
+        expert_gather_link_bytes_per_s=side_by_side(training.expert_devices),
+        expert_link_bytes_per_s=_expert_link(parts),
         sync_link_bytes_per_s=between if context.sync_spans_nodes else None,
         engine_bytes=weights / parts.rollout.tensor_parallel if level == 1 else 0.0,
     )
+
+
+def _expert_link(parts: Parts) -> float | None:
+    """Bytes a second that a device sends to those that hold a layer's experts; None: all are on its node.
+    What goes to other nodes takes the device's link between nodes, and the rest the one inside, at once."""
+    context, devices = parts.context, parts.context.training.expert_devices
+    inside = parts.group.link_bytes_per_s or parts.devices.training.link_bytes_per_s
+    if not context.node_link_bytes_per_s or devices <= context.gpus_per_node:
+        return None
+    apart = (devices - context.gpus_per_node) / (devices - 1)
+    return 1.0 / max((1.0 - apart) / inside, apart / context.node_link_bytes_per_s)
 
 
 def _reference(parts: Parts, actor: TrainedModel) -> TrainedModel:

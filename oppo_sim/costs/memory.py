@@ -72,6 +72,10 @@ class StateBytes(NamedTuple):
     def total(self) -> float:
         return self.parameters + self.gradients + self.optimizer
 
+    def beside(self, other: "StateBytes") -> "StateBytes":
+        """Both on one device."""
+        return StateBytes(*(mine + its for mine, its in zip(self, other, strict=True)))
+
 
 def training_state(
     parameters: int, optimizer: Optimizer, sharding: Sharding, num_gpus: int, tensor_parallel: int
@@ -95,13 +99,21 @@ def adapted_state(frozen: StateBytes, adapters: StateBytes) -> StateBytes:
 
 
 def gathered_bytes(
-    shape: ModelShape, sharding: Sharding, tensor_parallel: int, dtype: Dtype = "bf16", gradients: bool = True
+    shape: ModelShape,
+    sharding: Sharding,
+    tensor_parallel: int,
+    dtype: Dtype = "bf16",
+    gradients: bool = True,
+    expert_devices: int | None = None,
 ) -> float:
-    """Weights (and gradients) of the two largest units that a fully sharded model has assembled at once."""
+    """Weights (and gradients) of the two largest units that a fully sharded model has assembled at once.
+    ``expert_devices`` divide a layer's experts; None: as ``tensor_parallel``."""
     if sharding != "full":
         return 0.0
-    unit = max(shape.layer_params / shape.num_hidden_layers, shape.lm_head_params)
-    return 2.0 * value_bytes(dtype) * (2.0 if gradients else 1.0) * unit / tensor_parallel
+    others = (shape.layer_params - shape.routed_params) / tensor_parallel
+    layer = (others + shape.routed_params / (expert_devices or tensor_parallel)) / shape.num_hidden_layers
+    unit = max(layer, shape.lm_head_params / tensor_parallel)
+    return 2.0 * value_bytes(dtype) * (2.0 if gradients else 1.0) * unit
 
 
 def layer_activation_bytes(shape: ModelShape, dtype: Dtype = "bf16") -> float:

@@ -167,6 +167,11 @@ class ModelShape(Strict):
         )
 
     @property
+    def routed_params(self) -> int:
+        """Of all experts that tokens are routed to, in all layers."""
+        return self.moe_layers * self.num_experts * self.expert_params
+
+    @property
     def lm_head_params(self) -> int:
         return self.vocab_size * self.hidden_size
 
@@ -176,7 +181,7 @@ class ModelShape(Strict):
         per_layer = self.attention_matrix_params + 2 * self.hidden_size
         per_layer += self.query_width + 2 * self.kv_width if self.qkv_bias else 0
         per_layer += 2 * self.head_size if self.qk_norm else 0
-        moe = self.moe_layers * (self.num_experts * self.expert_params + self.shared_mlp_params)
+        moe = self.routed_params + self.moe_layers * self.shared_mlp_params
         return self.num_hidden_layers * per_layer + self.dense_layers * self.dense_mlp_params + moe
 
     @property

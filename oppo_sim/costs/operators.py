@@ -62,6 +62,27 @@ class Split:
     """Devices among which the tokens of a sequence lie; each runs its own."""
     pipeline_parallel: int = 1
     """Stages that the layers are divided among."""
+    expert_parallel: int = 1
+    """Devices that the experts of a layer are divided among."""
+    expert_tensor_parallel: int | None = None
+    """Devices that share an expert; None: ``tensor_parallel``."""
+    expert_link: Collective | None = None
+    """Between the devices of the experts; bytes that one device sends. None: as ``rates.all_to_all``."""
+
+    @property
+    def experts_apart(self) -> bool:
+        """Whether experts lie on other devices than what tensor parallelism divides."""
+        own = self.expert_tensor_parallel
+        return self.expert_parallel > 1 or (own is not None and own != self.tensor_parallel)
+
+    @property
+    def expert_ranks(self) -> float:
+        """Ranks whose tokens a layer's experts run together."""
+        return (
+            self.expert_parallel
+            * (self.expert_tensor_parallel or self.tensor_parallel)
+            / self.tensor_parallel
+        )
 
     @property
     def weight_bytes_per_param(self) -> float:
@@ -107,8 +128,9 @@ def layer_groups(
 ) -> tuple[Group, ...]:
     """Matrix products and element-wise kernels of all layers for ``rows`` tokens, without attention itself.
 
-    ``touched`` experts of a layer are read; None: as many as ``rows`` tokens are expected to use. ``fused``:
-    a norm, the rotary positions and the gate are one kernel each, as in a serving engine.
+    ``touched`` experts of a layer are read, by all devices that hold them together; None: as many as their
+    ``rows`` tokens each are expected to use. ``fused``: a norm, the rotary positions and the gate are one
+    kernel each, as in a serving engine.
     """
     shape, layers = split.shape, split.shape.num_hidden_layers
     hidden, query, kv = shape.hidden_size, shape.query_width, shape.kv_width
@@ -124,8 +146,9 @@ def layer_groups(
         expert_width = shape.moe_intermediate_size or shape.intermediate_size
         used = shape.moe_layers * (shape.num_experts_per_tok * shape.expert_params + shape.shared_mlp_params)
         if touched is None:
-            touched = touched_experts(shape.num_experts, shape.num_experts_per_tok, rows)
-        read = shape.moe_layers * (touched * shape.expert_params + shape.shared_mlp_params)
+            touched = touched_experts(shape.num_experts, shape.num_experts_per_tok, rows * split.expert_ranks)
+        own = touched * shape.expert_params / split.expert_ranks
+        read = shape.moe_layers * (own + shape.shared_mlp_params)
         in_out = shape.moe_layers * shape.num_experts_per_tok
         in_out *= 2 * hidden + shape.mlp_matrices * expert_width
         groups.append(_gemm(split, rows, used, read, in_out))
@@ -198,13 +221,18 @@ def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
 def collectives_seconds(split: Split, rows: float) -> float:
     """Between the devices of one replica or rank: two all-reduces a layer of ``rows`` hidden vectors with
     tensor parallelism, four all-to-alls with sequence parallelism (queries, keys, values, attention output:
-    Jacobs et al., "DeepSpeed Ulysses", 2023; KV heads are repeated where there are too few), and hidden
-    vectors from each stage of a pipeline to the next."""
+    Jacobs et al., "DeepSpeed Ulysses", 2023; KV heads are repeated where there are too few), hidden vectors
+    to their experts and back, and from each stage of a pipeline to the next."""
     shape, seconds = split.shape, 0.0
     if split.tensor_parallel > 1:
         latency_s, bytes_per_s = split.rates.all_reduce
         size = rows * shape.hidden_size * split.activation_bytes
-        seconds += 2 * shape.num_hidden_layers * (latency_s + size / bytes_per_s)
+        reduced = 2 * shape.num_hidden_layers
+        if split.experts_apart and not shape.shared_expert_intermediate_size:
+            reduced -= shape.moe_layers
+        seconds += reduced * (latency_s + size / bytes_per_s)
+    if split.experts_apart and shape.moe_layers:
+        seconds += shape.moe_layers * _expert_exchange_seconds(split, rows)
     if split.sequence_parallel > 1:
         latency_s, bytes_per_s = split.rates.all_to_all
         degree = split.sequence_parallel
@@ -217,6 +245,20 @@ def collectives_seconds(split: Split, rows: float) -> float:
         sent = rows * shape.hidden_size * split.activation_bytes / split.tensor_parallel
         seconds += (split.pipeline_parallel - 1) * (latency_s + sent / bytes_per_s)
     return seconds
+
+
+def _expert_exchange_seconds(split: Split, rows: float) -> float:
+    """Of one layer: each device sends a copy of its tokens' hidden vectors to each expert that they use, and
+    gets as many back (Lepikhin et al., "GShard", 2020, §3.2); devices that share an expert gather what each
+    of them got, and scatter their sums. Tokens of a rank lie on its tensor-parallel devices (Megatron's
+    sequence parallelism), and are routed uniformly."""
+    latency_s, bytes_per_s = split.expert_link or split.rates.all_to_all
+    degree, shared = split.expert_parallel, split.expert_tensor_parallel or split.tensor_parallel
+    used = split.shape.num_experts_per_tok * split.shape.hidden_size * split.activation_bytes
+    size = rows / split.tensor_parallel * used
+    exchanges = 2 * (degree > 1) + 2 * (shared > 1)
+    sent = 2.0 * size * (degree - 1) / degree + 2.0 * size * (shared - 1)
+    return exchanges * latency_s + sent / bytes_per_s
 
 
 class Terms(NamedTuple):
@@ -255,7 +297,8 @@ class ForwardTerms(NamedTuple):
     experts: int
     """Of a layer; 0: none."""
     missed: float
-    """Share of the experts that a token does not use."""
+    """Share of the experts that a token, and one of each other rank whose experts lie with its own, does not
+    use."""
     devices: int
 
     def at(self, tokens: float, pairs: float) -> tuple[float, Group]:
@@ -296,7 +339,9 @@ def forward_terms(
         least_s,
         host_s,
         shape.num_experts,
-        1.0 - shape.num_experts_per_tok / shape.num_experts if shape.num_experts else 0.0,
+        (1.0 - shape.num_experts_per_tok / shape.num_experts) ** split.expert_ranks
+        if shape.num_experts
+        else 0.0,
         split.tensor_parallel,
     )
 

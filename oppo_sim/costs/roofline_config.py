@@ -25,6 +25,7 @@ from oppo_sim.costs.roofline_parts import (
 )
 from oppo_sim.costs.section import CostSection
 from oppo_sim.costs.strict import Strict
+from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 
 
@@ -120,6 +121,10 @@ class ShapedCosts(CostSection):
         if number % degree:
             name = training.divided_by(values=False)
             raise OppoError(f"training: {name} {degree} does not divide {number} GPUs; set training.num_gpus")
+        try:
+            training.check_expert_devices(number)
+        except ValueError as error:
+            raise OppoError(f"training: {error}") from None
         sections = self.rollout, self.reward_model, self.training
         rollout, scoring, trained_on = (self._device(section.device) for section in sections)
         return Devices(rollout, scoring, trained_on, number)
@@ -140,6 +145,7 @@ class ShapedCosts(CostSection):
                     f"training: pipeline_parallel {stages} is more than the {shape.num_hidden_layers} layers"
                     " of a model: lower it"
                 )
+        _check_experts(trained, context.training)
         split, degree = "tensor_parallel", context.training.tensor_parallel
         if context.training.sequence_parallel > 1:
             split, degree = (
@@ -161,6 +167,22 @@ class ShapedCosts(CostSection):
                 raise OppoError(
                     f"costs: {name}: {divided} {parts} does not divide the {heads} attention heads; change it"
                 )
+
+
+def _check_experts(trained: list[ModelShape], training: TrainingConfig) -> None:
+    """Raises OppoError for experts that cannot be divided so."""
+    for shape in trained:
+        degree = training.expert_parallel
+        if shape.num_experts % degree:
+            raise OppoError(
+                f"training: expert_parallel {degree} does not divide the {shape.num_experts} experts of a"
+                " layer; change it"
+            )
+    if training.expert_devices != training.tensor_parallel and not any(each.num_experts for each in trained):
+        raise OppoError(
+            "training: expert_parallel and expert_tensor_parallel divide the experts of a layer, and no model"
+            " that is trained has any; leave them out"
+        )
 
 
 class RooflineCostConfig(ShapedCosts):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from oppo_sim.costs.context import CostContext, stages_run
-from oppo_sim.costs.device import Device
+from oppo_sim.costs.device import Device, value_bytes
 from oppo_sim.costs.memory import (
     MicroBatch,
     StateBytes,
@@ -90,7 +90,10 @@ def state_bytes(parts: Parts, name: str, shape: ModelShape, has_head: bool) -> S
     """Of a trained model, on each device of the training group."""
     training, number = parts.context.training, parts.devices.num_training
     optimizer, sharding, degree = training.optimizer, training.sharding, training.model_parallel
-    whole = training_state(model_parameters(shape, has_head), optimizer, sharding, number, degree)
+    of_experts = training.pipeline_parallel * training.expert_devices
+    others = model_parameters(shape, has_head) - shape.routed_params
+    whole = training_state(others, optimizer, sharding, number, degree)
+    whole = whole.beside(training_state(shape.routed_params, optimizer, sharding, number, of_experts))
     adapters = trained_adapters(parts, name, shape)
     if adapters is None:
         return whole
@@ -99,9 +102,14 @@ def state_bytes(parts: Parts, name: str, shape: ModelShape, has_head: bool) -> S
 
 def ref_bytes(parts: Parts) -> float:
     """The reference model's weights, on each device of the training group."""
-    training = parts.context.training
-    shards = parts.devices.num_training if training.sharding == "full" else training.model_parallel
-    return weight_bytes(parts.models.ref, training.dtype, True) / shards
+    training, shape = parts.context.training, parts.models.ref
+    size = weight_bytes(shape, training.dtype, True)
+    if training.sharding == "full":
+        return size / parts.devices.num_training
+    experts = value_bytes(training.dtype) * shape.routed_params
+    return (size - experts) / training.model_parallel + experts / (
+        training.pipeline_parallel * training.expert_devices
+    )
 
 
 def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
@@ -187,7 +195,8 @@ def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, back
             items += _scoring_items(parts)
         training, degree = parts.context.training, parts.context.training.tensor_parallel
         gradients = name != "reference" and trained_adapters(parts, name, shape) is None
-        gathered = gathered_bytes(shape, training.sharding, degree, training.dtype, gradients)
+        experts = training.expert_devices
+        gathered = gathered_bytes(shape, training.sharding, degree, training.dtype, gradients, experts)
         per_token = _activation_bytes(parts, shape, has_head, backward, set_by_hand)
         return _Need([*items, Item("gathered layers", gathered)], least(parts) * per_token)
 
@@ -312,6 +321,7 @@ _TRAINING_SWITCHES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("sequence_parallel: 2", {"sequence_parallel": 2}),
     ("sequence_parallel: 4", {"sequence_parallel": 4}),
     ("sequence_parallel: 8", {"sequence_parallel": 8}),
+    ("expert_parallel: 8", {"expert_parallel": 8}),
     # Another training, and what most runs on few devices are.
     ("lora_rank: 16", {"lora_rank": 16}),
 )
@@ -327,6 +337,11 @@ def _savings(parts: Parts, need: Callable[[Parts], _Need]) -> str:
         uneven = any(number % degree for number in heads)
         uneven |= parts.devices.num_training % (degree * training.pipeline_parallel) > 0
         uneven |= training.pipeline_parallel > 1 and change.get("sharding") == "full"
+        if "expert_parallel" in change:
+            experts, groups = parts.models.actor.num_experts, 8 * training.pipeline_parallel
+            groups *= training.expert_tensor_parallel or training.tensor_parallel
+            uneven |= not experts or experts % 8 > 0 or parts.devices.num_training % groups > 0
+            uneven |= training.expert_parallel >= 8
         if uneven or (training.offload and name in ("param_offload", "optimizer_offload")):
             continue
         context = CostContext(**{**vars(parts.context), "training": training.model_copy(update=dict(change))})

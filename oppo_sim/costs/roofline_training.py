@@ -99,6 +99,10 @@ class RooflineTraining:
     """Of one device, where new weights cross nodes."""
     engine_bytes: float = 0.0
     """Of weights that a rollout device copies to host memory when its engine goes to sleep."""
+    expert_gather_link_bytes_per_s: float | None = None
+    """As ``gather_link_bytes_per_s``, of the ranks that hold the same experts."""
+    expert_link_bytes_per_s: float | None = None
+    """Of one device to those that a layer's experts are divided among, where they are on several nodes."""
     gather_factor: float = 1.0
     """On the seconds of gathers."""
     _last: tuple[BatchShape, tuple[_Part, ...]] | None = field(
@@ -227,31 +231,39 @@ class RooflineTraining:
 
     def _split(self, model: TrainedModel) -> Split:
         if id(model) not in self._splits:
-            shares, link = self._shares, self.devices.link_bytes_per_s
-            degree, dtype = self.training.tensor_parallel, self.training.dtype
+            shares, link, training = self._shares, self.devices.link_bytes_per_s, self.training
+            degree, dtype = training.tensor_parallel, training.dtype
+            rates = achievable_rates(self.device, dtype, shares, degree, link)
+            between = self._link(self.expert_link_bytes_per_s)
             self._splits[id(model)] = Split(
                 model.shape,
                 degree,
                 dtype,
                 value_bytes(dtype),
-                achievable_rates(self.device, dtype, shares, degree, link),
-                self.training.sequence_parallel,
-                self.training.pipeline_parallel,
+                rates,
+                training.sequence_parallel,
+                training.pipeline_parallel,
+                training.expert_parallel,
+                training.expert_tensor_parallel,
+                rates.all_to_all._replace(bytes_per_s=between),
             )
         return self._splits[id(model)]
 
     def _gather_seconds(self, model: TrainedModel) -> float:
         """Ring all-gather (or reduce-scatter) of the weights over d ranks, (d−1)/d through the slower of the
-        links inside a node and those between nodes (NCCL's bus bandwidth)."""
-        ranks, size = self._data_parallel, value_bytes(self.training.dtype) * model.parameters
-        return (
-            self.gather_factor
-            * size
-            / self.training.model_parallel
-            * (ranks - 1)
-            / ranks
-            / self._link(self.gather_link_bytes_per_s)
-        )
+        links inside a node and those between nodes (NCCL's bus bandwidth). Experts that are divided otherwise
+        have as many ranks as hold the same."""
+        training, value = self.training, value_bytes(self.training.dtype)
+        routed = model.shape.routed_params if training.expert_devices != training.tensor_parallel else 0
+        of_experts = training.pipeline_parallel * training.expert_devices
+
+        def seconds(parameters: int, shards: int, between_nodes: float | None) -> float:
+            ranks = self.num_gpus // shards
+            return value * parameters / shards * (ranks - 1) / ranks / self._link(between_nodes)
+
+        whole = seconds(model.parameters - routed, training.model_parallel, self.gather_link_bytes_per_s)
+        whole += seconds(routed, of_experts, self.expert_gather_link_bytes_per_s) if routed else 0.0
+        return self.gather_factor * whole
 
     def _host_link(self) -> float:
         return self.device.host_link_bytes_per_s * self._achieved.link
@@ -335,9 +347,12 @@ class RooflineTraining:
         training = self.training
         gather = self._gather_seconds(model)
         sharded = training.sharding == "full"
-        shards = training.model_parallel if training.sharding == "none" else self.num_gpus
-        trained = model.trained_share
-        step_bytes = OPTIMIZER_TRAFFIC_PER_PARAM[training.optimizer] * trained * model.parameters / shards
+        trained, routed = model.trained_share, model.shape.routed_params
+        held = model.parameters / self.num_gpus
+        if training.sharding == "none":
+            held = (model.parameters - routed) / training.model_parallel
+            held += routed / (training.pipeline_parallel * training.expert_devices)
+        step_bytes = OPTIMIZER_TRAFFIC_PER_PARAM[training.optimizer] * trained * held
         reduced = 1.0 if training.reduce_dtype is None else _REDUCED_BYTES / value_bytes(training.dtype)
         reduced *= trained
         # Frozen weights have no gradients: a backward through them is one forward, not two.

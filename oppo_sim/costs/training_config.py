@@ -146,12 +146,23 @@ class TrainingConfig(Strict):
     ``pipeline_model_parallel_size``); micro-batches go through them one after the other."""
     sequence_parallel: Count = 1
     """Devices that share the tokens of a sequence, heads divided in attention (Ulysses)."""
+    expert_parallel: Count = 1
+    """Devices that the experts of a layer are divided among (Megatron's ``expert_model_parallel_size``);
+    tokens go to the experts that they use and back."""
+    expert_tensor_parallel: Count | None = None
+    """Devices that share the matrices of an expert (Megatron's ``expert_tensor_parallel_size``); None:
+    ``tensor_parallel``."""
     weight_sync: WeightSync = OnlineRefit()
 
     @property
     def model_parallel(self) -> int:
         """Devices that the weights are divided among."""
         return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def expert_devices(self) -> int:
+        """Devices that the experts of a layer are divided among, whole or in parts."""
+        return self.expert_parallel * (self.expert_tensor_parallel or self.tensor_parallel)
 
     @property
     def devices_of_a_rank(self) -> int:
@@ -166,6 +177,18 @@ class TrainingConfig(Strict):
             used.insert(0, "tensor_parallel")
         return " times ".join(f"{name} {getattr(self, name)}" if values else name for name in used)
 
+    def check_expert_devices(self, num_gpus: int) -> None:
+        """Raises ValueError if experts cannot be divided among ``num_gpus`` devices."""
+        if self.expert_devices == self.tensor_parallel:
+            return
+        devices = self.expert_devices * self.pipeline_parallel
+        if num_gpus % devices:
+            raise ValueError(
+                f"num_gpus {num_gpus} is not a multiple of expert_parallel {self.expert_parallel} times"
+                f" expert_tensor_parallel {self.expert_devices // self.expert_parallel}"
+                f" times pipeline_parallel {self.pipeline_parallel}; change either"
+            )
+
     def removes_padding(self, model: str) -> bool:
         """Whether ``model`` (actor, critic or reference) runs without it."""
         own = self.critic_remove_padding if model == "critic" else None
@@ -179,6 +202,8 @@ class TrainingConfig(Strict):
             raise ValueError(
                 f"num_gpus {self.num_gpus} is not a multiple of {self.divided_by(values=True)}; change either"
             )
+        if self.num_gpus is not None:
+            self.check_expert_devices(self.num_gpus)
         if self.pipeline_parallel > 1 and self.sharding == "full":
             raise ValueError(
                 "sharding: full gathers every layer on every device, and pipeline_parallel"

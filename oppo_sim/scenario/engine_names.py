@@ -21,6 +21,8 @@ SAME: dict[str, tuple[str, ...]] = {
     "training.lora_rank": (f"{_VERL}.model.lora_rank",),
     "training.sequence_parallel": (f"{_VERL}.actor.ulysses_sequence_parallel_size",),
     "training.pipeline_parallel": (f"{_VERL}.actor.megatron.pipeline_model_parallel_size",),
+    "training.expert_parallel": (f"{_VERL}.actor.megatron.expert_model_parallel_size",),
+    "training.expert_tensor_parallel": (f"{_VERL}.actor.megatron.expert_tensor_parallel_size",),
     "training.tensor_parallel": (f"{_VERL}.actor.megatron.tensor_model_parallel_size",),
     "training.param_offload": (f"{_VERL}.actor.fsdp_config.param_offload",),
     "training.optimizer_offload": (f"{_VERL}.actor.fsdp_config.optimizer_offload",),

@@ -60,6 +60,8 @@ MIXTRAL_8X7B = {
         ("qwen3-14b", 14.768307),
         ("qwen3-32b", 32.762123),
         ("qwen3-30b-a3b", 30.532123),
+        ("qwen3-235b-a22b", 235.093635),
+        ("deepseek-r1-distill-qwen-1.5b", 1.777088),
         ("llama-3-8b", 8.030261),
         ("llama-3-70b", 70.553706),
         ("llama-3.2-1b", 1.235814),
@@ -92,6 +94,9 @@ def test_config_json_gives_the_preset(tmp_path: Path) -> None:
     assert find_model("config.json", tmp_path) == expected
     assert find_model(str(tmp_path)) == expected
     assert find_model("Qwen/Qwen2.5-0.5B-Instruct") == expected
+    assert find_model("Qwen/Qwen2.5-Coder-0.5B-Instruct") == expected
+    assert find_model("Qwen/Qwen3-30B-A3B-Thinking-2507") == MODELS["qwen3-30b-a3b"]
+    assert find_model("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B") == MODELS["qwen2.5-7b"]
     assert find_model(expected) is expected
     assert ModelShape.from_hf_config({"model_type": "qwen2_5_vl", "text_config": QWEN25_05B}) == expected
 

@@ -352,7 +352,9 @@ def test_gradients_of_experts_are_reduced_by_those_that_hold_the_same() -> None:
 
 
 def moe(sharding: str = "optimizer", cluster: Mapping[str, Any] | None = None, **settings: Any) -> Costs:
-    training = TrainingConfig.model_validate({"num_gpus": 16, "critic": "none", "sharding": sharding} | settings)
+    training = TrainingConfig.model_validate(
+        {"num_gpus": 16, "critic": "none", "sharding": sharding} | settings
+    )
     context = CostContext(2, 1, 64, 1000, 3000, training, **(cluster or {}))
     section = {
         "kind": "roofline",

@@ -1,8 +1,9 @@
-"""NeMo RL's published step seconds of dense models on policy: a mean length is all that is told of a row.
+"""NeMo RL's published step seconds of runs on policy: a mean length is all that is told of a row.
 
     python experiments/public_gpu/mean_lengths.py
 
-Scenarios are those of the recipes in NeMo RL's repository. Not told and assumed: prompts of 120 tokens; that
+Scenarios are those of the recipes in NeMo RL's repository. Left out is what the models or rows need and
+`oppo_sim` does not describe: latent attention (DeepSeek), engines on several nodes. Not told and assumed: prompts of 120 tokens; that
 some rollout of each step reaches the limit, lengths rebuilt from mean and maximum as of a log without more.
 Nothing is fitted, and nothing was set on these rows. Writes results/mean_lengths.csv: seconds, and the 95 %
 range of 50 draws of the priors.
@@ -25,16 +26,26 @@ from oppo_sim.simulation import simulate
 PROMPT = 120
 STEPS = 3
 DRAWS = 50
-MODELS = {"LLAMA3.1_8B": "meta-llama/Llama-3.1-8B-Instruct", "Qwen3-32B": "Qwen/Qwen3-32B"}
-LOG_PROB_ROLLOUTS = {"LLAMA3.1_8B": 2, "Qwen3-32B": 4}
+MODELS = {
+    "LLAMA3.1_8B": "meta-llama/Llama-3.1-8B-Instruct",
+    "Qwen3-32B": "Qwen/Qwen3-32B",
+    "Qwen3-30B3A": "Qwen/Qwen3-30B-A3B",
+    "Qwen3-235B": "Qwen/Qwen3-235B-A22B",
+}
+LOG_PROB_ROLLOUTS = {"LLAMA3.1_8B": 2, "Qwen3-32B": 4, "Qwen3-30B3A": 4, "Qwen3-235B": 1}
 """`logprob_batch_size`: packs of so many times the longest."""
+CHECKPOINTED = ("LLAMA3.1_8B", "Qwen3-235B")
+ASYNC_ENGINE = ("Qwen3-235B",)
+NO_KERNELS = ("Qwen3-235B",)
+"""Measured on no device here."""
 
 
 def rows() -> pd.DataFrame:
-    """The rows of dense models, bf16, on policy."""
+    """In bf16, on policy, with an engine on one node."""
     table = load("nemo_rl_steps")
-    dense = table["model"].isin(list(MODELS)) & (table["policy"] == "On policy")
-    return table[dense & table["precision"].str.startswith("Training BF16")].reset_index(drop=True)
+    kept = table["model"].isin(list(MODELS)) & (table["policy"] == "On policy")
+    kept &= table["precision"].str.startswith("Training BF16") & (table["gen_tp_pp"] != "[16,1]")
+    return table[kept].reset_index(drop=True)
 
 
 def scenario_of(row: Any, lengths: Path) -> Scenario:
@@ -64,22 +75,25 @@ def scenario_of(row: Any, lengths: Path) -> Scenario:
                 "num_gpus": gpus,
                 "critic": "none",
                 "tensor_parallel": int(parallel[0]),
+                "sequence_parallel": int(parallel[1]),
+                "expert_parallel": int(parallel[2]),
+                "expert_tensor_parallel": 1 if int(parallel[2]) > 1 else None,
                 "pipeline_parallel": int(parallel[-2]),
                 "sharding": "optimizer",
-                "gradient_checkpointing": row.model == "LLAMA3.1_8B",
+                "gradient_checkpointing": row.model in CHECKPOINTED,
                 "optimizer_offload": True,
                 "ref_param_offload": True,
                 "weight_sync": {"kind": "reshard", "sleep_level": 1},
             },
             "cluster": {"num_gpus_per_node": 8} if row.system == "DGX-H100" else {},
             "costs": {
-                "kind": "composed",
+                "kind": "roofline" if row.model in NO_KERNELS else "composed",
                 "device": "H100" if row.system == "DGX-H100" else "GB200",
                 "actor_model": MODELS[row.model],
                 "reward_model": {"kind": "verifier"},
                 "rollout": {
                     "tensor_parallel": tensor,
-                    "host": "vllm",
+                    "host": "vllm-async" if row.model in ASYNC_ENGINE else "vllm",
                     "gpu_memory_utilization": 0.6,
                     "sleep_mode": True,
                 },

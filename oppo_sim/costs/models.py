@@ -2,9 +2,10 @@
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError, model_validator
 
@@ -252,7 +253,8 @@ def _shape(
     )
 
 
-_EXPERTS_A3B: dict[str, Any] = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+_QWEN3: dict[str, Any] = {"head_dim": 128, "qk_norm": True}
+_EXPERTS: dict[str, Any] = _QWEN3 | {"num_experts": 128, "num_experts_per_tok": 8}
 MODELS: dict[str, ModelShape] = {
     "qwen2.5-0.5b": _shape(24, 896, 4864, 14, 2, 151936, True, qkv_bias=True),
     "qwen2.5-1.5b": _shape(28, 1536, 8960, 12, 2, 151936, True, qkv_bias=True),
@@ -261,13 +263,14 @@ MODELS: dict[str, ModelShape] = {
     "qwen2.5-14b": _shape(48, 5120, 13824, 40, 8, 152064, qkv_bias=True),
     "qwen2.5-32b": _shape(64, 5120, 27648, 40, 8, 152064, qkv_bias=True),
     "qwen2.5-72b": _shape(80, 8192, 29568, 64, 8, 152064, qkv_bias=True),
-    "qwen3-0.6b": _shape(28, 1024, 3072, 16, 8, 151936, True, head_dim=128, qk_norm=True),
-    "qwen3-1.7b": _shape(28, 2048, 6144, 16, 8, 151936, True, head_dim=128, qk_norm=True),
-    "qwen3-4b": _shape(36, 2560, 9728, 32, 8, 151936, True, head_dim=128, qk_norm=True),
-    "qwen3-8b": _shape(36, 4096, 12288, 32, 8, 151936, head_dim=128, qk_norm=True),
-    "qwen3-14b": _shape(40, 5120, 17408, 40, 8, 151936, head_dim=128, qk_norm=True),
-    "qwen3-32b": _shape(64, 5120, 25600, 64, 8, 151936, head_dim=128, qk_norm=True),
-    "qwen3-30b-a3b": _shape(48, 2048, 6144, 32, 4, 151936, head_dim=128, qk_norm=True, **_EXPERTS_A3B),
+    "qwen3-0.6b": _shape(28, 1024, 3072, 16, 8, 151936, True, **_QWEN3),
+    "qwen3-1.7b": _shape(28, 2048, 6144, 16, 8, 151936, True, **_QWEN3),
+    "qwen3-4b": _shape(36, 2560, 9728, 32, 8, 151936, True, **_QWEN3),
+    "qwen3-8b": _shape(36, 4096, 12288, 32, 8, 151936, **_QWEN3),
+    "qwen3-14b": _shape(40, 5120, 17408, 40, 8, 151936, **_QWEN3),
+    "qwen3-32b": _shape(64, 5120, 25600, 64, 8, 151936, **_QWEN3),
+    "qwen3-30b-a3b": _shape(48, 2048, 6144, 32, 4, 151936, **_EXPERTS, moe_intermediate_size=768),
+    "qwen3-235b-a22b": _shape(94, 4096, 12288, 64, 4, 151936, **_EXPERTS, moe_intermediate_size=1536),
     "llama-3-8b": _shape(32, 4096, 14336, 32, 8, 128256),
     "llama-3-70b": _shape(80, 8192, 28672, 64, 8, 128256),
     "llama-3.1-8b": _shape(32, 4096, 14336, 32, 8, 128256),
@@ -275,22 +278,26 @@ MODELS: dict[str, ModelShape] = {
     "llama-3.2-1b": _shape(16, 2048, 8192, 32, 8, 128256, True),
     "llama-3.2-3b": _shape(28, 3072, 8192, 24, 8, 128256, True),
     "llama-3.3-70b": _shape(80, 8192, 28672, 64, 8, 128256),
+    "deepseek-r1-distill-qwen-1.5b": _shape(28, 1536, 8960, 12, 2, 151936, qkv_bias=True),
 }
 MODELS |= {f"qwen2-{size}": MODELS[f"qwen2.5-{size}"] for size in ("0.5b", "1.5b", "7b", "72b")}
+MODELS |= {f"deepseek-r1-distill-qwen-{size}": MODELS[f"qwen2.5-{size}"] for size in ("7b", "14b", "32b")}
+MODELS |= {f"deepseek-r1-distill-llama-{size}": MODELS[f"llama-3.1-{size}"] for size in ("8b", "70b")}
+_TUNED: Final = re.compile(r"(-(instruct|base|thinking))?(-\d{4})?$")
+"""What names end with that have a preset's shape."""
 
 
 def find_model(model: str | ModelShape, base_dir: Path | None = None) -> ModelShape:
     """A shape from a preset's name, a path to a ``config.json`` (or its folder; relative to ``base_dir``), or
     given inline.
 
-    Names may carry an organisation and a tuning suffix: "Qwen/Qwen2.5-7B-Instruct" is "qwen2.5-7b". Raises
-    OppoError.
+    Names may carry an organisation, a subject and a tuning suffix: "Qwen/Qwen2.5-Math-7B-Instruct" is
+    "qwen2.5-7b". Raises OppoError.
     """
     if isinstance(model, ModelShape):
         return model
-    name = (
-        model.rsplit("/", 1)[-1].lower().removeprefix("meta-").removesuffix("-instruct").removesuffix("-base")
-    )
+    name = _TUNED.sub("", model.rsplit("/", 1)[-1].lower().removeprefix("meta-"), count=1)
+    name = name.replace("qwen2.5-math-", "qwen2.5-").replace("qwen2.5-coder-", "qwen2.5-")
     if name in MODELS:
         return MODELS[name]
     path = (base_dir or Path()) / model

@@ -29,7 +29,7 @@ def fit_tables(calibration: Calibration) -> "list[Table]":
     title = "errors; a regime held out is predicted from the others"
     found.append(table(title, heads, _errors(calibration.fits), (0, 1)))
     if calibration.contention:
-        columns = ("first", "second", "first slower", "second slower", "shared demand", "f")
+        columns = ("first", "second", "first slower", "second slower", "shared demand", "interference")
         found.append(table("together on one device", columns, _contention(calibration.contention), (0, 1)))
     return found
 

@@ -136,7 +136,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _fail(error.format_message())
     except (KeyboardInterrupt, click.Abort):
-        print("oppo: interrupted: what was written so far is incomplete", file=sys.stderr)
+        print(
+            "oppo: interrupted: a file that was being written is incomplete, finished ones are kept",
+            file=sys.stderr,
+        )
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         _discard(sys.stdout)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom
 
 from oppo_sim.columns import TOOL_SECONDS, TOOL_TOKENS, TURN_LENGTHS
 from oppo_sim.draws import stream_key, uniforms
@@ -20,6 +19,8 @@ def tool_calls(tools: ToolsConfig, response_lengths: npt.NDArray[np.int64], seed
     """The columns of turns, one list a row; the turns of a row add up to its response length (tokens). A
     response of n tokens has at most n − 1 calls. Raises OppoError for targets that contradict each other."""
     rows = len(response_lengths)
+    from scipy.stats import binom  # takes a second to import
+
     wanted = binom.ppf(_uniform(seed, "calls", rows), tools.max_calls, tools.mean_calls / tools.max_calls)
     calls = np.minimum(wanted.astype(np.int64), response_lengths - 1)
     total = int(calls.sum())

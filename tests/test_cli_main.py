@@ -107,8 +107,16 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     [
         (OppoError("what,\nwhere, how"), 2, "oppo: error: what, where, how\n"),
         (OppoError("name " + 9999 * "9"), 2, f"oppo: error: name {200 * '9'}…{60 * '9'}\n"),
-        (KeyboardInterrupt(), 130, "oppo: interrupted: a file that was being written is incomplete, finished ones are kept\n"),
-        (click.Abort(), 130, "oppo: interrupted: a file that was being written is incomplete, finished ones are kept\n"),
+        (
+            KeyboardInterrupt(),
+            130,
+            "oppo: interrupted: a file that was being written is incomplete, finished ones are kept\n",
+        ),
+        (
+            click.Abort(),
+            130,
+            "oppo: interrupted: a file that was being written is incomplete, finished ones are kept\n",
+        ),
         (
             OSError(errno.ENOSPC, "No space left on device", "out.csv"),
             2,

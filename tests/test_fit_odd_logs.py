@@ -456,8 +456,8 @@ def test_after_a_restart_in_another_file_nothing_of_the_first_attempt_is_left(tm
 def test_the_step_is_the_metric_that_is_named_for_it(tmp_path: Path) -> None:
     rows = pd.DataFrame([{"_step": 7 * n, "training/global_step": n, **BASE} for n in range(1, 5)])
     rows.to_csv(tmp_path / "wandb.csv", index=False)
-    assert seconds(tmp_path / "wandb.csv", "step") == [7, 14, 21, 28]
-    assert seconds(tmp_path / "wandb.csv", "step", fields={"step": "training/global_step"}) == [1, 2, 3, 4]
+    assert seconds(tmp_path / "wandb.csv", "step") == [1, 2, 3, 4]
+    assert seconds(tmp_path / "wandb.csv", "step", fields={"step": "_step"}) == [7, 14, 21, 28]
 
 
 def test_a_number_whose_brackets_are_open_is_not_believed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import oppo_sim
@@ -175,6 +176,36 @@ def test_each_framework_is_recognised_by_its_names(case: int, tmp_path: Path) ->
     assert log.frame[column].tolist() == [5.0, 5.0]
     assert log.covers[column] == stages
     assert log.frame["response_length/mean"].tolist() == [9.0, 9.0]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_a_history_of_wandb_is_of_the_steps_that_the_trainer_names(ending: str, tmp_path: Path) -> None:
+    """TRL: a line for each function that is timed, then one of the step; ``_step`` counts them all."""
+    generated = "profiling/Time taken: GRPOTrainer.vLLM.generate"
+    lines: list[dict[str, float]] = []
+    for step in range(1, 6):
+        for seconds in (2.0 + step, 3.0):  # two generations a step
+            lines.append({"_step": len(lines), generated: seconds})
+        lines.append(
+            {
+                "_step": len(lines),
+                "train/global_step": step,
+                "train/step_time": 20.0 + step,
+                "train/num_tokens": 1000.0 * step,
+                "train/completions/mean_length": 9.0,
+            }
+        )
+    lines.append({"_step": len(lines), generated: 4.0})  # the run was stopped
+    path = tmp_path / f"history.{ending}"
+    if ending == "csv":
+        pd.DataFrame(lines).to_csv(path, index=False)
+    else:
+        write_lines(path, lines)
+    log = read_step_log(path)
+    assert log.frame["step"].tolist() == [1, 2, 3, 4, 5]
+    assert log.frame["timing_s/gen"].tolist() == [6.0, 7.0, 8.0, 9.0, 10.0]
+    assert log.frame["timing_s/step"].tolist() == [21.0, 22.0, 23.0, 24.0, 25.0]
+    assert log.left_out == {"line of a step that the log does not end": 1}
 
 
 def test_a_folder_of_csv_exports_is_one_run(tmp_path: Path) -> None:

@@ -17,15 +17,13 @@ from typing import Any, Final
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors
 from oppo_sim.traces.importers.console_lists import ConsoleLists
+from oppo_sim.traces.importers.logged_steps import TRAINED, Figures, by_trained_step
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rows import CUT_OFF, json_values, plain_name, raw_lines
 
 PATTERNS: Final = ("*.jsonl", "*.json", "*.csv", "*.log", "*.txt", "*.out", "*tfevents*", "*.wandb")
-STEP_NAMES: Final = (
-    "step", "_step", "global_step", "training/global_step", "train/global_step", "rollout/step",
-    "rollout_step", "Step",
-)  # fmt: skip
+STEP_NAMES: Final = ("step", "_step", *TRAINED, "Step")
 
 _NUMBER: Final = r"[+-]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _PAIR: Final = re.compile(
@@ -47,8 +45,6 @@ _DEEPEST: Final = 4
 """Objects inside one another that are looked at."""
 _MOST_JSON: Final = 128 << 20
 
-Figures = tuple[int | None, dict[str, float]]
-
 
 def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
     """The figures of one file, by its name's ending. Raises OppoError naming file and line."""
@@ -61,12 +57,12 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
             " JSON lines, and import that"
         )
     elif name.endswith(".csv"):
-        yield from _csv(path, reading)
+        yield from by_trained_step(_csv(path, reading), reading)
     elif name.endswith(".jsonl"):
-        for line, value in json_values(path, reading):
-            yield _one(value, Place(path, line))
+        lines = (_one(value, Place(path, line)) for line, value in json_values(path, reading))
+        yield from by_trained_step(lines, reading)
     elif name.endswith(".json"):
-        yield from _json(path, reading)
+        yield from by_trained_step(_json(path, reading), reading)
     else:
         yield from console_lines(raw_lines(path))
 

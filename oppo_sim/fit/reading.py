@@ -32,7 +32,8 @@ from oppo_sim.fit.segments import Gathered, gather
 from oppo_sim.traces.importers.detecting import files_of, matching, shown_name
 from oppo_sim.traces.importers.figures import PREFIXES, chosen, first_figure
 from oppo_sim.traces.importers.formats import find_importer
-from oppo_sim.traces.importers.metric_files import PATTERNS, Figures, read_metrics
+from oppo_sim.traces.importers.logged_steps import Figures
+from oppo_sim.traces.importers.metric_files import PATTERNS, read_metrics
 from oppo_sim.traces.importers.options import ImportOptions
 from oppo_sim.traces.importers.reading import Reading
 

@@ -285,7 +285,14 @@ def _refuse_other_kind(root: Path, kind: str) -> None:
     if not (root / MANIFEST).is_file():
         return
     manifest = read_json(root / MANIFEST, _MEND_BY_HAND)
-    found = manifest.get("kind", kind) if isinstance(manifest, dict) else kind
+    named = manifest if isinstance(manifest, dict) else {}
+    found = named.get("kind")
+    if found is None:  # a recorded run, or the manifest of another program
+        form = named.get("format")
+        whose = f"a manifest of the format {form}" if form else "a manifest of another program"
+        raise OppoError(
+            f"{root} holds {whose}, which is not replaced: choose another folder, or delete it first"
+        )
     if found != kind:
         raise OppoError(
             f"{root} holds what another command wrote ({found}), which is not replaced: choose another"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -512,6 +513,20 @@ def test_force_replaces_no_folder_of_another_command(tmp_path: Path) -> None:
     with pytest.raises(OppoError, match=r"another command wrote \(simulated\), which is not replaced"):
         oppo_sim.compare(path, ["inter"], folder=tmp_path / "one", force=True, **small)
     assert (tmp_path / "one" / "steps.parquet").is_file()
+
+
+@pytest.mark.parametrize("manifest", [{"format": "oppo-recorded-run/1"}, {}, []])
+def test_force_replaces_no_folder_of_another_program(manifest: Any, tmp_path: Path) -> None:
+    """A recorded run, above all."""
+    path, folder = write_scenario(tmp_path), tmp_path / "kept"
+    folder.mkdir()
+    (folder / "workload.parquet").write_bytes(b"mine")
+    if isinstance(manifest, dict):
+        manifest = {**manifest, "files": ["workload.parquet"]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(OppoError, match="which is not replaced: choose another folder, or delete it first"):
+        oppo_sim.simulate(path, steps=6, folder=folder, force=True)
+    assert (folder / "workload.parquet").read_bytes() == b"mine"
 
 
 def test_runs_of_a_script_s_policy_are_known_by_the_values_that_it_reads(tmp_path: Path) -> None:

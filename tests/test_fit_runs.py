@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import oppo_sim
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.terms import CostTerms
+from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.estimate import HeldOut, judge_rest
 from oppo_sim.fit.judging import Judgement, _apart, predict
@@ -92,6 +94,61 @@ def test_how_much_of_a_wait_counts_is_estimated(tmp_path: Path, counted: float) 
     result = fit(longer, scenario, draws=200, fit_steps=ALL)
     assert np.median(result.posterior.terms["tool_wait"]) == pytest.approx(counted, abs=0.1)
     assert result.wait_s == pytest.approx(counted * float(np.mean(waits)), rel=0.15)
+    # Rollouts of a trace that wait themselves do not wait in every phase again.
+    assert f"gen_phase_s holds {result.wait_s:.3g} s a step" in result.waits
+    own = fit_scenario(trace={"name": "synth_tools_openagentrl"})
+    waiting = fit(longer, own, draws=200, fit_steps=ALL)
+    assert "those of the trace's rollouts" in waiting.waits
+    phases = [
+        float(np.mean([draw.gen_phase_s for draw in each.fitted[0].draws])) for each in (result, waiting)
+    ]
+    assert phases[0] - phases[1] == pytest.approx(result.wait_s, rel=0.2)
+
+
+def _rollouts(steps: int, each: int) -> pd.DataFrame:
+    """Of every step the second is the longest, and the first ends last: a tool made it wait."""
+    rows = [
+        {"step": step, "response_length": 200 + place, "tool_seconds": [2.0, 1.5] if place == 0 else []}
+        | {"finished_s": 9.0 if place == 0 else 1.0, "tool_tokens": [40, 7] if place == 0 else []}
+        | {"turn_response_lengths": [50, 100, 50] if place == 0 else [200 + place]}
+        for step in range(1, steps + 1)
+        for place in range(each)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_recorded_rollouts_tell_for_what_a_phase_waited(tmp_path: Path) -> None:
+    log = verl_log(tmp_path / "a.log", fit_scenario(), TRUTH)
+    frame = _rollouts(24, 64)
+    known = open_log(log, lengths=frame)
+    assert known.frame["slowest/tool_calls_s"].tolist() == [3.5] * 24
+    assert known.frame["slowest/response_length"].tolist() == [200.0] * 24
+    assert known.tool_tokens_apart
+    unknown = open_log(log, lengths=frame.drop(columns="finished_s"))
+    assert "slowest/tool_calls_s" not in unknown.frame
+    assert any("nothing tells which of them finished last" in note for note in unknown.notes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"rollout_batch_size": 128},
+            r"has 64 rollouts a step \(median\), but the scenario's rollout_batch_size",
+        ),
+        ({"rollout_batch_size": 32}, "is 32: correct it"),
+        (
+            {"max_response_length": 150},
+            "has a response of 263 tokens, but max_response_length of the scenario",
+        ),
+    ],
+)
+def test_rollouts_that_are_known_are_those_of_the_scenario(
+    changes: dict[str, int], said: str, tmp_path: Path
+) -> None:
+    log = verl_log(tmp_path / "a.log", fit_scenario(), TRUTH, steps=6)
+    with pytest.raises(OppoError, match=said):
+        fit(open_log(log, lengths=_rollouts(6, 64)), fit_scenario(**changes), draws=20)
 
 
 def _half_trained(folder: Path, scenario: Scenario, seed: int) -> Path:

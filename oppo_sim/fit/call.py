@@ -159,11 +159,8 @@ def _write(result: FitResult, folder: Path, record: dict[str, Any], force: bool,
         f" ({sum(len(part.features) for part in result.parts)} steps).",
         "draws.csv holds what stays unknown of the terms; fit.json how well they predict.",
     ]
-    if result.wait_s > 0:
-        comments.append(
-            f"gen_phase_s holds {result.wait_s:.3g} s a step by which waits of the last rollout for tools"
-            " lengthen it (mean of the logs)."
-        )
+    if result.waits:
+        comments.append(f"Tools: {result.waits}.")
     if "tool_tokens" in result.posterior.terms:
         comments.append(
             "Response lengths of the logs hold the output of tools, which no engine decodes: the fit took"

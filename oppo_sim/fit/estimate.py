@@ -28,6 +28,7 @@ from oppo_sim.fit.sampling import on_one_blas_thread
 from oppo_sim.fit.trends import Trend, trends_of
 from oppo_sim.fit.unrun import as_run
 from oppo_sim.progress import OnProgress, Progress, unheard
+from oppo_sim.scenario.build import build_trace
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -96,8 +97,9 @@ class FitResult:
     fitted: tuple[Fitted, ...]
     """Each scenario once, in the order of the logs. Draw i of all of them is of one cluster."""
     wait_s: float
-    """Mean seconds by which a step is longer because its last rollout waited for tools: part of
-    ``gen_phase_s``."""
+    """Mean seconds by which a step is longer because its last rollout waited for tools."""
+    waits: str = ""
+    """Where these are in the written scenarios."""
     notes: tuple[str, ...] = ()
     trends: tuple[Trend, ...] = ()
     """Drift of the fitted runs."""
@@ -187,11 +189,22 @@ def fit_logs(
     distinct: dict[str, list[LogPart]] = {}
     for part in parts:
         distinct.setdefault(part.scenario.content_hash, []).append(part)
-    fitted_scenarios = []
+    fitted_scenarios: list[Fitted] = []
+    where_waits = ""
     for alike in distinct.values():
         scenario, said = as_sampled(alike[0].scenario, [part.log for part in alike])
         notes += [f"{alike[0].log.name}: {said}"] if said else []
-        fitted_scenarios.append(Fitted(scenario, tuple(cost_draws(posterior, parts, alike[-1], wait, seed))))
+        own = wait.mean() > 0 and waits_itself(scenario)
+        drawn = cost_draws(posterior, parts, alike[-1], np.zeros_like(wait) if own else wait, seed)
+        fitted_scenarios.append(Fitted(scenario, tuple(drawn)))
+        if wait.mean() > 0:
+            where_waits = (
+                "waits for tools are those of the trace's rollouts, and no part of gen_phase_s"
+                if own
+                else f"gen_phase_s holds {wait.mean():.3g} s a step by which waits of the last rollout for"
+                " tools lengthen it (mean of the logs)"
+            )
+    notes += [where_waits] if where_waits else []
     progress(Progress("all steps", _STAGES, _STAGES))
     return FitResult(
         parts=tuple(parts),
@@ -206,6 +219,7 @@ def fit_logs(
         posterior=posterior,
         fitted=tuple(fitted_scenarios),
         wait_s=float(wait.mean()),
+        waits=where_waits,
         notes=tuple(notes),
         trends=tuple(trends),
         left_out={part.log.name: part.log.left_out for part in (*parts, *others)},
@@ -353,6 +367,14 @@ def cost_draws(
         CostTerms(**{name: float(each[number]) for name, each in values.items()})
         for number in range(posterior.size)
     ]
+
+
+def waits_itself(scenario: Scenario) -> bool:
+    """Whether rollouts of the scenario's trace wait for tools."""
+    if scenario.trace.tool_seconds_factor <= 0:
+        return False
+    waits = build_trace(scenario).waits
+    return waits is not None and any(wait.seconds > 0 for row in waits for wait in row)
 
 
 def mean_terms(draws: Sequence[CostTerms]) -> CostTerms:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from oppo_sim.columns import (
     COLD_START,
+    GENERATION_BATCHES,
     LENGTH_CLIP_RATIO,
     LENGTH_MAX,
     LENGTH_MEAN,
@@ -203,6 +204,7 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts, round_size
     wait = _column(frame, SLOWEST_TOOL_S, 0.0)
     slowest = _column(frame, SLOWEST_LENGTH, np.inf)
     tools = bool(np.any(_column(frame, TURNS_MAX, 0.0) > _NO_TOOLS) or np.any(wait > 0))
+    tools &= not log.tool_tokens_apart
     owner, phases = [], []
     engine = Decoding(costs.actor)
     for share in (0.0, TOOL_SHARE) if tools else (0.0,):
@@ -328,6 +330,7 @@ def _check_batch(log: StepLog, scenario: Scenario) -> None:
     """The rollouts that the log itself counts, and the longest, are those of the scenario."""
     frame, batch = log.frame, scenario.rollout_batch_size
     if log.lengths is not None:
+        _check_rollouts(log, scenario)
         return
     longest = max(float(frame[name].max()) for name in (LENGTH_MEAN, LENGTH_MAX) if name in frame)
     if longest > scenario.max_response_length * (1 + _MISMATCH):
@@ -356,6 +359,25 @@ def _check_batch(log: StepLog, scenario: Scenario) -> None:
                 f"{log.name} has tokens for about {found:.0f} rollouts a step, but rollout_batch_size of the"
                 f" scenario is {batch}: correct it (prompts a batch × samples a prompt)"
             )
+
+
+def _check_rollouts(log: StepLog, scenario: Scenario) -> None:
+    """Those that are known one by one, likewise."""
+    assert log.lengths is not None
+    steps = [log.lengths[step] for step in log.frame[STEP].astype(int) if step in log.lengths]
+    longest = max(max(each) for each in steps)
+    if longest > scenario.max_response_length * (1 + _MISMATCH):
+        raise OppoError(
+            f"{log.name} has a response of {longest:,} tokens, but max_response_length of the scenario is"
+            f" {scenario.max_response_length:,}: correct it"
+        )
+    count, batch = float(np.median([len(each) for each in steps])), scenario.rollout_batch_size
+    several = scenario.dynamic_sampling.enable or GENERATION_BATCHES in log.frame
+    if count < batch * (1 - _MISMATCH) or (count > batch * (1 + _MISMATCH) and not several):
+        raise OppoError(
+            f"{log.name} has {count:,.0f} rollouts a step (median), but the scenario's rollout_batch_size is"
+            f" {batch:,}: correct it (prompts a batch × samples a prompt), or give all rollouts"
+        )
 
 
 def _shape(

@@ -76,6 +76,8 @@ class StepLog:
     lengths: "Mapping[int, Sequence[int]] | None" = None
     """Response lengths of every rollout by step, where they are known."""
     prompts: "Mapping[int, Sequence[int]] | None" = None
+    tool_tokens_apart: bool = False
+    """Lengths are known not to hold what tools answered."""
 
     def since(self, step: int) -> "StepLog":
         """Without the steps before ``step``, which are counted. Raises OppoError where none is left."""

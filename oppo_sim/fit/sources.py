@@ -2,7 +2,7 @@
 its rollouts."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,17 @@ import numpy as np
 
 from oppo_sim.columns import (
     COLD_START,
+    FINISHED_S,
     LENGTH_MEAN,
     PROMPT_LENGTH,
     RESPONSE_LENGTH,
+    SLOWEST_LENGTH,
+    SLOWEST_TOOL_S,
     STAGES,
     STEP,
     TIMING_STEP,
+    TOOL_SECONDS,
+    TOOL_TOKENS,
     TRAINED_STEP,
     timing,
 )
@@ -198,4 +203,26 @@ def _of_this_run(log: StepLog, lengths: str) -> StepLog:
 def _with_rollouts(log: StepLog, frame: "pd.DataFrame") -> StepLog:
     responses, prompts = _by_step(frame, STEP, RESPONSE_LENGTH), _by_step(frame, STEP, PROMPT_LENGTH)
     whole = {step: each for step, each in prompts.items() if len(each) == len(responses[step])}
-    return replace(log, lengths=responses, prompts=whole or None)
+    return _with_tool_waits(replace(log, lengths=responses, prompts=whole or None), frame)
+
+
+def _with_tool_waits(log: StepLog, frame: "pd.DataFrame") -> StepLog:
+    """With what the rollout of each step that finished last waited for tools, where rollouts tell."""
+    if TOOL_SECONDS not in frame:
+        return log
+    waits = frame[TOOL_SECONDS].map(lambda each: float(sum(each)) if isinstance(each, Iterable) else 0.0)
+    if not (waits > 0).any():
+        return log
+    if FINISHED_S not in frame or frame[FINISHED_S].isna().all():
+        note = (
+            "rollouts waited for tools, and nothing tells which of them finished last: what that lengthened"
+            " generation by is taken for decoding"
+        )
+        return replace(log, notes=(*log.notes, note), tool_tokens_apart=TOOL_TOKENS in frame)
+    timed = frame.assign(**{SLOWEST_TOOL_S: waits, SLOWEST_LENGTH: frame[RESPONSE_LENGTH].astype("float64")})
+    timed = timed[timed[FINISHED_S].notna()]
+    slowest = timed.loc[timed.groupby(STEP)[FINISHED_S].idxmax(), [STEP, SLOWEST_TOOL_S, SLOWEST_LENGTH]]
+    others = log.frame.drop(columns=[SLOWEST_TOOL_S, SLOWEST_LENGTH], errors="ignore")
+    return replace(
+        log, frame=others.merge(slowest, on=STEP, how="left"), tool_tokens_apart=TOOL_TOKENS in frame
+    )

@@ -1,6 +1,7 @@
 """Lengths that a Python program holds, as a trace file that every process can open."""
 
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def trace_file(given: Any) -> Path:
         return Path(given)
     import pandas as pd
 
-    from oppo_sim.columns import RESPONSE_LENGTH
+    from oppo_sim.columns import RESPONSE_LENGTH, TRACE_COLUMNS, TURN_COLUMNS
     from oppo_sim.traces.opened import OpenedTrace
     from oppo_sim.traces.schema import check_frame, content_hash
     from oppo_sim.traces.storage import save_trace
@@ -37,7 +38,11 @@ def trace_file(given: Any) -> Path:
             f" {type(given).__name__}"
         )
     checked = check_frame(frame.reset_index(drop=True), GIVEN)
-    path = given_folder() / f"{content_hash(checked)}.parquet"
+    beside = checked.drop(columns=[*TRACE_COLUMNS, *TURN_COLUMNS], errors="ignore")
+    known = content_hash(checked)  # of what is replayed; a fit looks at more
+    if len(beside.columns):
+        known += "-" + sha256(beside.to_csv(index=False).encode()).hexdigest()[:16]
+    path = given_folder() / f"{known}.parquet"
     if not path.is_file():
         with write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -168,6 +168,33 @@ def test_observations_narrow_what_they_are_about(written: Path, capsys: pytest.C
     assert "together they agree" not in said
 
 
+def test_numbers_that_contradict_each_other_are_not_said_to_agree(
+    written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """64 rollouts in a step of as many seconds are one a second."""
+    step = 40.0
+    arguments = [
+        "fit",
+        "--scenario",
+        str(written / "mine.yaml"),
+        "-o",
+        str(written / "torn"),
+        "--draws",
+        "60",
+    ]
+    arguments += ["--observe", f"timing_s/step={step}"]
+    assert run([*arguments, "--observe", f"rollouts_per_s={64 / step * 1.25}"]) == 0
+    said = capsys.readouterr().out
+    assert "is missed: the costs that agree best give" in said
+    assert "together they agree" not in said
+    assert "what the costs give" in said
+    assert "told by the log" not in said
+    assert run([*arguments, "--observe", "timing_s/step=50", "--force"]) == 2
+    error = capsys.readouterr().err
+    assert "timing_s/step is given twice" in error
+    assert "--observe timing_s/step=40..50" in error
+
+
 def test_numbers_that_no_costs_give_are_refused(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "fit",

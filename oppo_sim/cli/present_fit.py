@@ -24,6 +24,11 @@ _TERMS: Final = (
     Column("now", left=True, stays=True),
     Column("told by the log?", left=True, folds_at=9),
 )
+_OBSERVED: Final = (
+    Column("given", left=True, stays=True),
+    Column("before", 1, left=True),
+    Column("kept", left=True),
+)
 
 
 def show_fit(record: Mapping[str, Any], folder: Path) -> None:
@@ -47,6 +52,13 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
                     rows.append(row)
                     name = ""  # once is enough
         _print("errors on steps that were not fitted", _ERRORS, rows)
+    observed = record.get("observed", ())
+    if observed:
+        rows = [
+            (each["text"], interval_text(each["prior"], ""), interval_text(each["posterior"], ""))
+            for each in observed
+        ]
+        _print("what the costs give [95 %]", _OBSERVED, rows)
     rows = [
         (
             each["term"],
@@ -56,7 +68,8 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
         )
         for each in record["terms"]
     ]
-    _print("terms of the costs [95 %]", _TERMS, rows)
+    terms = (*_TERMS[:-1], Column("told?", left=True, folds_at=9)) if observed else _TERMS
+    _print("terms of the costs [95 %]", terms, rows)
     for sentence in answer_of(record):
         say(sentence)
     odd = record.get("odd_steps", ())

@@ -13,7 +13,7 @@ from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.batches import as_sampled
-from oppo_sim.fit.features import Features, Floats, build_features
+from oppo_sim.fit.features import Features, Floats, build_features, check_rollouts
 from oppo_sim.fit.gathers import GATHER
 from oppo_sim.fit.identify import CUTS, OddStep, Told, cuts_not_told, odd_steps, told_table, told_terms
 from oppo_sim.fit.judging import Judgement, judge, predict
@@ -256,6 +256,7 @@ def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
         return replace(features, offload=offload), kept
 
     features, kept = features_of(scenario)
+    check_rollouts(kept, scenario)
     run, said = as_run(kept, scenario, features)
     if said:
         scenario = run

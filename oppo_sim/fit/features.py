@@ -330,7 +330,6 @@ def _check_batch(log: StepLog, scenario: Scenario) -> None:
     """The rollouts that the log itself counts, and the longest, are those of the scenario."""
     frame, batch = log.frame, scenario.rollout_batch_size
     if log.lengths is not None:
-        _check_rollouts(log, scenario)
         return
     longest = max(float(frame[name].max()) for name in (LENGTH_MEAN, LENGTH_MAX) if name in frame)
     if longest > scenario.max_response_length * (1 + _MISMATCH):
@@ -361,9 +360,11 @@ def _check_batch(log: StepLog, scenario: Scenario) -> None:
             )
 
 
-def _check_rollouts(log: StepLog, scenario: Scenario) -> None:
-    """Those that are known one by one, likewise."""
-    assert log.lengths is not None
+def check_rollouts(log: StepLog, scenario: Scenario) -> None:
+    """Rollouts that are known one by one are as many, and not longer, than the scenario's. Raises
+    OppoError."""
+    if log.lengths is None:
+        return
     steps = [log.lengths[step] for step in log.frame[STEP].astype(int) if step in log.lengths]
     longest = max(max(each) for each in steps)
     if longest > scenario.max_response_length * (1 + _MISMATCH):

@@ -97,6 +97,19 @@ class Observed:
         return told_table(self.told)
 
 
+def read_observations(texts: Sequence[str]) -> tuple[Observation, ...]:
+    """Each quantity once. Raises OppoError as ``read_observation``, and for one that is given twice."""
+    found = tuple(read_observation(text) for text in texts)
+    for number, one in enumerate(found):
+        before = next((each for each in found[:number] if each.name == one.name), None)
+        if before is not None:
+            raise OppoError(
+                f"--observe {one.text}: {one.name} is given twice, {before.text} too: give one of them, or a"
+                f" range (--observe {one.name}={min(before.low, one.low):g}..{max(before.high, one.high):g})"
+            )
+    return found
+
+
 def read_observation(text: str) -> Observation:
     """``NAME=171``, ``NAME=160..180`` or ``NAME=171±5``; a share also as ``50.6%``. Raises OppoError."""
     name, equals, value = text.partition("=")
@@ -147,7 +160,7 @@ def observed_costs(
 
     Raises OppoError for an unknown name, a value that cannot be, and where nothing agrees.
     """
-    observations = tuple(read_observation(text) for text in observed)
+    observations = read_observations(observed)
     told_names = [one.name for one in observations]
     short = Baseline(scenario, told_names)
     steps = _steps_of(scenario)
@@ -215,7 +228,7 @@ def log_evidence(scenario: Scenario, observed: Sequence[str], *, draws: int = 40
 
     Raises OppoError for an unknown name, a value that cannot be, and what the scenario refuses.
     """
-    observations = tuple(read_observation(text) for text in observed)
+    observations = read_observations(observed)
     baseline = Baseline(scenario, [one.name for one in observations], _steps_of(scenario))
     terms = _terms_of(baseline.terms, priors_for([scenario]))
     z = np.random.default_rng(seed).standard_normal((draws, len(baseline.terms)))

@@ -117,7 +117,7 @@ def interval_text(values: Sequence[float], unit: str) -> str:
     own = time_unit(values[1]) if unit == "s" and values[1] > 0 else None
     low, middle, high = (significant(value / (own.seconds if own else 1.0)) for value in values)
     name = own.name if own else {"factor": "×"}.get(unit, unit)
-    return f"{middle}{'' if name == '×' else ' '}{name} [{low}, {high}]"
+    return f"{middle}{' ' if name not in ('×', '') else ''}{name} [{low}, {high}]"
 
 
 def _question(record: Mapping[str, Any]) -> str:
@@ -164,10 +164,10 @@ def _errors(held: Mapping[str, Any]) -> Grid:
 
 
 def _is_met(observed: Mapping[str, Any]) -> bool:
-    """Whether the number, as precise as it is, lies where the kept costs have it."""
-    low, _, high = observed["posterior"]
-    about = 2.0 * observed["spread"]
-    return bool(observed["low"] - about <= high and low <= observed["high"] + about)
+    """Whether the kept costs have the number, as precise as it is, in their middle: with others it may leave
+    a range between them that reaches each and agrees with none."""
+    middle, about = observed["posterior"][1], 2.0 * observed["spread"]
+    return bool(observed["low"] - about <= middle <= observed["high"] + about)
 
 
 def _observed(observed: Sequence[Mapping[str, Any]]) -> Grid:

@@ -17,7 +17,7 @@ from oppo_sim.fit.estimate import HeldOut, judge_rest
 from oppo_sim.fit.judging import Judgement, _apart, predict
 from oppo_sim.fit.posterior import member_seconds
 from oppo_sim.fit.sources import open_log
-from oppo_sim.scenario.build import build_setup
+from oppo_sim.scenario.build import build_setup, cost_context
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation_folder import SimulationRequest, simulate_to_folder
@@ -149,6 +149,37 @@ def test_rollouts_that_are_known_are_those_of_the_scenario(
     log = verl_log(tmp_path / "a.log", fit_scenario(), TRUTH, steps=6)
     with pytest.raises(OppoError, match=said):
         fit(open_log(log, lengths=_rollouts(6, 64)), fit_scenario(**changes), draws=20)
+
+
+def test_stages_that_a_log_does_not_time_stay_unknown(tmp_path: Path) -> None:
+    """A log of generation alone, as a recorder of rollouts writes it."""
+    section = {
+        "kind": "roofline",
+        "device": "H100",
+        "actor_model": "qwen2.5-0.5b",
+        "reward_model": {"kind": "verifier"},
+    }
+    scenario = fit_scenario(costs=section)
+    terms = CostTerms(decode=1.2, update_actor=1.4, gen_phase_s=1.0, other_s=0.3)
+    whole = verl_log(tmp_path / "whole.log", scenario, terms)
+    kept = re.compile(r"timing_s/(?!gen)\w+:np\.float64\([^)]*\) - ")
+    (tmp_path / "gen.log").write_text(kept.sub("", whole.read_text()))
+    result = oppo_sim.fit(tmp_path / "gen.log", scenario, draws=100, folder=tmp_path / "fit", figures=False)
+    assert any("no seconds of whole steps, nor of old_log_prob" in note for note in result.notes)
+    written = load_scenario(tmp_path / "fit" / "scenario.yaml")
+    evidence = build_setup(written).costs.evidence
+    assert (evidence["gen"], evidence["update_actor"]) == ("fitted", "assumed")
+    updates = np.array([draw.update_actor for draw in result.fitted[0].draws])
+    prior = next(
+        each for each in scenario.costs.priors(cost_context(scenario)) if each.term == "update_actor"
+    )
+    assert np.log(updates).std() == pytest.approx(prior.sigma, rel=0.3)
+    # What the scenario states of them stays.
+    stated = fit_scenario(costs={**section, "terms": {"update_actor": 1.4}})
+    again = fit(tmp_path / "gen.log", stated, draws=50, fit_steps=ALL)
+    assert {draw.update_actor for draw in again.fitted[0].draws} == {1.4}
+    assert "update_actor" not in again.fitted[0].believed
+    assert fit(whole, scenario, draws=50, fit_steps=ALL).fitted[0].believed == ()
 
 
 def _half_trained(folder: Path, scenario: Scenario, seed: int) -> Path:

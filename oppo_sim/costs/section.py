@@ -28,6 +28,8 @@ class CostSection(Strict, ABC):
     """What is unknown about the terms: a CSV file of draws, relative to the scenario's folder, or
     ``shipped:NAME``; ``none``: they are exact; null: the priors that hold here, whose medians are the terms
     that ``terms`` does not state."""
+    drawn_from_priors: tuple[str, ...] = ()
+    """Terms whose draws in the file are those of the priors: no fit told them."""
 
     pads_batches: ClassVar[bool] = False
     """It knows what padded rows cost."""
@@ -91,7 +93,7 @@ class CostSection(Strict, ABC):
         given, fitted = set(self.terms.stated()), set[str]()
         if self.draws is not None and self.draws != EXACT:
             drawn = read_draws(draws_path(self.draws, base_dir), self.terms)
-            fitted = given.union(*(draw.changed() for draw in drawn))
+            fitted = given.union(*(draw.changed() for draw in drawn)).difference(self.drawn_from_priors)
         believed = set() if self.draws is not None else {prior.term for prior in self.priors(context)} - given
         found = under_terms(self.evidence, given, fitted, believed)
         return of_stages(found, stages_run(context.training))
@@ -104,6 +106,8 @@ class CostSection(Strict, ABC):
         """
         plain = self.model_dump(mode="json", exclude={"terms", "draws"})
         inner = {name: value.to_plain() for name, value in self if isinstance(value, CostSection)}
+        if not self.drawn_from_priors:
+            del plain["drawn_from_priors"]
         return {**plain, **inner, "terms": self.terms.stated(), "draws": self.draws}
 
     @property

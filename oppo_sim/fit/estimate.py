@@ -27,6 +27,8 @@ from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.sampling import on_one_blas_thread
 from oppo_sim.fit.trends import Trend, trends_of
 from oppo_sim.fit.unrun import as_run
+from oppo_sim.fit.untimed import in_words as untimed_in_words
+from oppo_sim.fit.untimed import terms_of_untimed, untimed_stages
 from oppo_sim.progress import OnProgress, Progress, unheard
 from oppo_sim.scenario.build import build_trace
 from oppo_sim.scenario.schema import Scenario
@@ -64,6 +66,8 @@ class Fitted:
 
     scenario: Scenario
     draws: tuple[CostTerms, ...]
+    believed: tuple[str, ...] = ()
+    """Terms whose draws are those of the priors: of stages that no log has seconds of."""
 
     @property
     def point(self) -> CostTerms:
@@ -196,7 +200,10 @@ def fit_logs(
         notes += [f"{alike[0].log.name}: {said}"] if said else []
         own = wait.mean() > 0 and waits_itself(scenario)
         drawn = cost_draws(posterior, parts, alike[-1], np.zeros_like(wait) if own else wait, seed)
-        fitted_scenarios.append(Fitted(scenario, tuple(drawn)))
+        untimed = untimed_terms(alike[-1], posterior.size, np.random.default_rng(seed))
+        known = scenario.costs.terms.stated().keys() | posterior.terms.keys()
+        believed = tuple(name for name in untimed if name not in known)
+        fitted_scenarios.append(Fitted(scenario, tuple(drawn), believed))
         if wait.mean() > 0:
             where_waits = (
                 "waits for tools are those of the trace's rollouts, and no part of gen_phase_s"
@@ -266,7 +273,9 @@ def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
     if not members:
         raise OppoError(f"{log.name} has no step with both lengths and seconds: nothing can be fitted")
     refuse_units(log, members, features)
-    kept = replace(kept, notes=(*kept.notes, *overlaps(kept)))
+    untimed = untimed_stages(kept, features, members)
+    said = (untimed_in_words(kept, untimed),) if untimed else ()
+    kept = replace(kept, notes=(*kept.notes, *overlaps(kept), *said))
     return LogPart(kept, scenario, features, members)
 
 
@@ -339,6 +348,8 @@ def cost_draws(
         name: np.full(posterior.size, stated[name]) for name in CUTS if name in stated
     }
     values |= {name: each.copy() for name, each in posterior.terms.items() if name in CostTerms.model_fields}
+    untimed = untimed_terms(part, posterior.size, generator)
+    values |= {name: each for name, each in untimed.items() if name not in values}
     if GATHER in posterior.terms:
         for stage, gathers in part.features.gathers.items():
             if stage in values and f"{stage}_s" in values:
@@ -368,6 +379,12 @@ def cost_draws(
         CostTerms(**{name: float(each[number]) for name, each in values.items()})
         for number in range(posterior.size)
     ]
+
+
+def untimed_terms(part: LogPart, size: int, generator: np.random.Generator) -> dict[str, Floats]:
+    """Draws of the terms of stages that the log of ``part`` has no seconds of."""
+    stages = untimed_stages(part.log, part.features, part.members)
+    return terms_of_untimed(stages, part.features, part.scenario, size, generator) if stages else {}
 
 
 def waits_itself(scenario: Scenario) -> bool:

@@ -67,7 +67,12 @@ def write_fit(
 def fitted_scenario(fitted: Fitted, draws_file: str, folder: Path) -> Scenario:
     """The scenario under the fitted terms, as it lies in ``folder``."""
     plain = relocated(fitted.scenario.to_plain(), fitted.scenario.base_dir, folder)
-    plain["costs"] = {**plain["costs"], "terms": rounded(fitted.point), "draws": draws_file}
+    plain["costs"] = {
+        **plain["costs"],
+        "terms": rounded(fitted.point),
+        "draws": draws_file,
+        "drawn_from_priors": list(fitted.believed),
+    }
     return scenario_from_plain(plain, where=SCENARIO, base_dir=folder)
 
 

@@ -1,0 +1,48 @@
+"""Stages that a log has no seconds of: its scenario keeps them as unknown as they were."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from oppo_sim.columns import TIMING_STEP
+from oppo_sim.costs.terms import CostTerms
+from oppo_sim.fit.features import Features, Floats
+from oppo_sim.fit.model import OTHER, Measurement, terms_of
+from oppo_sim.fit.reading import StepLog
+from oppo_sim.scenario.build import cost_context
+from oppo_sim.scenario.schema import Scenario
+
+
+def untimed_stages(log: StepLog, features: Features, members: Sequence[Measurement]) -> tuple[str, ...]:
+    """Stages that the scenario runs, and what is beyond them, of which no metric of the log holds seconds.
+    None where whole steps are logged."""
+    if TIMING_STEP in log.frame:
+        return ()
+    running = ["gen", *(["reward"] if features.score.max(initial=0.0) > 0 else [])]
+    running += [stage for stage, seconds in features.stages.items() if seconds.max(initial=0.0) > 0]
+    timed = {stage for member in members for stage in member.stages}
+    return tuple(stage for stage in (*running, OTHER) if stage not in timed)
+
+
+def terms_of_untimed(
+    stages: Sequence[str], features: Features, scenario: Scenario, size: int, generator: np.random.Generator
+) -> dict[str, Floats]:
+    """``size`` draws of each term of ``stages``: what the scenario states of it, else its prior."""
+    stated = scenario.costs.terms.stated()
+    priors = {prior.term: prior for prior in scenario.costs.priors(cost_context(scenario))}
+    found: dict[str, Floats] = {}
+    for name in terms_of(stages, [features]):
+        if name in stated:
+            found[name] = np.full(size, stated[name])
+        elif name in priors and name in CostTerms.model_fields:
+            spread = priors[name].sigma * generator.standard_normal(size)
+            found[name] = priors[name].median * np.exp(spread)
+    return found
+
+
+def in_words(log: StepLog, stages: Sequence[str]) -> str:
+    """One sentence."""
+    return (
+        f"{log.name} has no seconds of whole steps, nor of {', '.join(stages)}: the written scenario has"
+        " these as it states them, else from the priors, and errors are of what the log times"
+    )

@@ -112,6 +112,11 @@ def test_what_no_report_can_be_made_of_is_said_in_a_sentence(oppo: Oppo) -> None
         printed = oppo("report", "simulated", "-o", "a.html", "--force")
         if printed.code != 0:
             assert_refused(printed, "simulated")
+    del manifest["kind"]
+    (RUN / MANIFEST).write_text(json.dumps({**manifest, "format": "oppo-recorded-run/1"}))
+    assert_refused(
+        oppo("report", "simulated", "-o", "a.html", "--force"), "'oppo fit simulated --scenario YAML'"
+    )
     (RUN / MANIFEST).write_text("[" * 100_000)
     assert_refused(oppo("report", "simulated", "-o", "a.html", "--force"), "nested too deeply")
 

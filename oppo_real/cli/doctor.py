@@ -5,6 +5,7 @@ import click
 from oppo_sim.cli import options
 
 _MARKS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "problem": ("PROBLEM", "red")}
+_INDENT = 9
 EXIT_PROBLEM = 1
 
 
@@ -24,6 +25,7 @@ def command(scenario: str | None, overrides: tuple[str, ...], as_json: bool) -> 
     from oppo_real.node import this_node
     from oppo_real.placement.engines import require_engine
     from oppo_sim.plain_json import plain
+    from oppo_sim.report.terminal import in_lines, text_width
     from oppo_sim.scenario.load import load_scenario
 
     loaded = None if scenario is None else load_scenario(scenario, overrides)
@@ -39,9 +41,12 @@ def command(scenario: str | None, overrides: tuple[str, ...], as_json: bool) -> 
         ]
         click.echo(json.dumps(plain({"node": node.to_plain(), "checks": rows}), indent=1))
         return EXIT_PROBLEM if failed else 0
+    width = text_width()
     for check in checks:
         mark, colour = _MARKS[check.state]
-        click.echo(f"{click.style(f'{mark:8}', fg=colour)} {check.subject}: {check.told}")
-        if check.mend:
-            click.echo(f"{'':8}   {check.mend}")
+        told = in_lines(f"{check.subject}: {check.told}", width and width - _INDENT).split("\n")
+        mend = in_lines(check.mend, width and width - _INDENT - 2).split("\n") if check.mend else []
+        click.echo(f"{click.style(f'{mark:8}', fg=colour)} {told[0]}")
+        for line in (*told[1:], *mend):
+            click.echo(f"{'':{_INDENT}}  {line.strip()}")
     return EXIT_PROBLEM if failed else 0

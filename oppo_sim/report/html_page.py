@@ -91,6 +91,11 @@ def _chapter(folder: Path, stem: str) -> tuple[Chapter, FinishedRun | None]:
         return sweep_chapter(folder, stem), None
     run = read_run_folder(folder)
     kind = run.manifest.get("kind")
+    if kind is None and "format" in run.manifest:
+        raise OppoError(
+            f"{folder} is a recorded run, of which there is no report: 'oppo trace show {folder}' shows its"
+            f" lengths, 'oppo fit {folder} --scenario YAML' fits its seconds and writes a report"
+        )
     if not isinstance(kind, str) or kind not in _RUNS:
         raise OppoError(
             f"{folder} holds a run of kind '{str(kind)[:60]}', of which there is no report: name a folder of"

@@ -211,3 +211,13 @@ def test_what_would_be_measured_and_for_how_long(tmp_path: Path, capsys: pytest.
 def test_a_scenario_without_a_real_section_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
     assert oppo(["doctor", "h200-single"]) == 1
     assert "no real section" in capsys.readouterr().out
+
+
+def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    oppo(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    monkeypatch.delenv("COLUMNS")
+    oppo(["doctor"])
+    assert len(capsys.readouterr().out.splitlines()) < len(lines), "in a pipe a check is a line"

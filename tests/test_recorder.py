@@ -116,6 +116,28 @@ def test_after_a_restart_the_later_attempt_counts(tmp_path: Path) -> None:
     assert list(recorded.manifest["left_out"].values()) == [2]
 
 
+def test_processes_that_run_at_once_start_the_same_steps(tmp_path: Path) -> None:
+    """As under data parallelism: a step that another process starts, too, is no restart."""
+    ranks = [Recorder(tmp_path / "run") for _ in range(2)]
+    for step in (0, 1, 2, 1, 2):  # the second time after a restart inside the processes
+        for rank in ranks:
+            rank.start_step(step)
+        for length, rank in enumerate(ranks, start=5):
+            rank.rollout_finished(length)
+        ranks[0].stage("gen", 10.0)
+    for rank in ranks:
+        rank.stop()
+    recorded = read_journal(journal_of(tmp_path / "run"))
+    assert recorded.workload["step"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert sorted(recorded.outcomes["response_length"]) == [5, 5, 5, 6, 6, 6]
+    assert recorded.manifest["left_out"] == {
+        "rollout of a step that was started again, as after a restart": 4
+    }
+    assert recorded.steps is not None
+    assert recorded.steps["timing_s/gen"].tolist() == [10, 10, 10]
+    assert recorded.steps["cold_start"].tolist() == [True, True, False]
+
+
 def test_bad_use_is_one_sentence(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run")
     for call, told in (

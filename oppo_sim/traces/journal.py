@@ -1,8 +1,7 @@
 """What a ``Recorder`` wrote down, as a recorded run: of one process or of many, closed or cut off."""
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +29,7 @@ from oppo_sim.columns import (
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.options import ImportOptions
 from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.importers.rows import json_values
+from oppo_sim.traces.journal_files import Told, attempts
 from oppo_sim.traces.journal_format import FORMAT, LINES
 from oppo_sim.traces.recorded import RecordedRun, write_recorded_run
 
@@ -51,17 +50,6 @@ _OUTCOMES: Final = {
 _INTEGERS: Final = (PROMPT_LENGTH, RESPONSE_LENGTH, HEAD_VERSION, TAIL_VERSION)
 
 
-@dataclass
-class _Told:
-    """Lines of all files."""
-
-    heads: list[Mapping[str, Any]] = field(default_factory=list)
-    starts: list[tuple[float, int]] = field(default_factory=list)
-    rollouts: list[tuple[float, int | None, Mapping[str, Any]]] = field(default_factory=list)
-    """When it was written, its step, what was told."""
-    stages: list[tuple[float, int, str, float]] = field(default_factory=list)
-
-
 def is_journal(folder: Path) -> bool:
     """Whether a folder is a recorder's journal."""
     for file in sorted(folder.glob(LINES)):
@@ -78,12 +66,13 @@ def read_journal(folder: str | Path) -> RecordedRun:
     """
     folder = Path(folder)
     reading = Reading(ImportOptions())
-    told = _told(folder, reading)
-    rows = _rows(told, reading)
+    files = [told for attempt in attempts(folder, reading) for told in attempt]
+    rows = _rows(files, reading)
     if not rows:
         raise OppoError(f"{folder} holds no rollout: was anything trained while it was recorded?")
-    began = min(_instants(told))
-    name = next((str(head["framework"]) for head in told.heads if head.get("framework")), "recorded")
+    began = min(_instants(files))
+    heads = [told.head for told in files]
+    name = next((str(head["framework"]) for head in heads if head.get("framework")), "recorded")
     table = pd.DataFrame(
         {column: [row.get(given) for _, row in rows] for column, given in {**_WORKLOAD, **_OUTCOMES}.items()},
         dtype=object,
@@ -101,15 +90,15 @@ def read_journal(folder: str | Path) -> RecordedRun:
         table[RESPONSE_LENGTH] = table[RESPONSE_LENGTH].astype("int64")
     known = [column for column in (ROLLOUT_ID, SOURCE, STEP, *_WORKLOAD) if column in table]
     measured = [column for column in (ROLLOUT_ID, *_OUTCOMES) if column in table]
-    about = [head["about"] for head in told.heads if head.get("about")]
+    about = [head["about"] for head in heads if head.get("about")]
     manifest = {
         "framework": name,
         "about": about[0] if about else {},
         "began_at": began,
-        "processes": len(told.heads),
+        "processes": len(heads),
         "left_out": dict(reading.left_out),
     }
-    return RecordedRun(manifest, table[known], table[measured], _steps(told))
+    return RecordedRun(manifest, table[known], table[measured], _steps(files))
 
 
 def seal(journal: str | Path, folder: str | Path) -> Path:
@@ -121,65 +110,22 @@ def seal(journal: str | Path, folder: str | Path) -> Path:
     return Path(folder)
 
 
-def _told(folder: Path, reading: Reading) -> _Told:
-    told = _Told()
-    files = sorted(folder.glob(LINES)) if folder.is_dir() else []
-    if not files:
-        raise OppoError(f"{folder} is no recorder's journal: it holds no {LINES}")
-    for file in files:
-        values = json_values(file, reading)
-        head = next(values, (0, None))[1]
-        if not isinstance(head, dict) or head.get("format") != FORMAT:
-            raise OppoError(f"{file} does not begin as a recorder's journal ({FORMAT}): move it elsewhere")
-        told.heads.append(head)
-        for number, line in values:
-            try:
-                _take(line, told)
-            except (KeyError, TypeError, ValueError):
-                raise OppoError(f"{file}, line {number}: this is no line of a recorder: remove it") from None
-    return told
-
-
-def _take(line: Any, told: _Told) -> None:
-    at = float(line["at"])
-    if "start" in line:
-        told.starts.append((at, int(line["start"])))
-    elif "stage" in line:
-        told.stages.append((at, int(line["step"]), str(line["stage"]), float(line["s"])))
-    else:
-        row = dict(line["rollout"])
-        int(row["response_length"])
-        told.rollouts.append((at, None if line["step"] is None else int(line["step"]), row))
-
-
-def _void(told: _Told) -> Iterator[tuple[float, int]]:
-    """(when, from which step on): what was written before then of these steps is void. A step that comes
-    again is a restart."""
-    highest = -1
-    for at, step in sorted(told.starts):
-        if step <= highest:
-            yield at, step
-        highest = step
-
-
-def _holds(at: float, step: int, voids: Iterable[tuple[float, int]]) -> bool:
-    return not any(at < again and step >= first for again, first in voids)
-
-
-def _rows(told: _Told, reading: Reading) -> list[tuple[int, Mapping[str, Any]]]:
+def _rows(files: Sequence[Told], reading: Reading) -> list[tuple[int, Mapping[str, Any]]]:
     """(step, rollout) in the order of their ids."""
-    voids = list(_void(told))
     rows: list[tuple[int, float, Mapping[str, Any]]] = []
     unplaced: list[tuple[float, Mapping[str, Any]]] = []
-    for at, step, row in told.rollouts:
-        finished = float(row.get("finished_at", at))
-        if step is None:
-            unplaced.append((finished, row))
-        elif _holds(at, step, voids):
-            rows.append((step, float(row.get("started_at", finished)), row))
-        else:
-            reading.left_out[REPEATED] += 1
-    each = next((head["rollouts_per_step"] for head in told.heads if head.get("rollouts_per_step")), None)
+    for told in files:
+        for at, step, row in told.rollouts:
+            finished = float(row.get("finished_at", at))
+            if step is None:
+                unplaced.append((finished, row))
+            elif told.holds(at, step):
+                rows.append((step, float(row.get("started_at", finished)), row))
+            else:
+                reading.left_out[REPEATED] += 1
+    each = next(
+        (told.head["rollouts_per_step"] for told in files if told.head.get("rollouts_per_step")), None
+    )
     unplaced.sort(key=lambda entry: entry[0])
     if unplaced and each is None:
         each = len(unplaced)
@@ -194,23 +140,24 @@ def _rows(told: _Told, reading: Reading) -> list[tuple[int, Mapping[str, Any]]]:
     return [(step, row) for step, _, row in rows]
 
 
-def _instants(told: _Told) -> Iterator[float]:
-    yield from (at for at, _ in told.starts)
-    for at, _, row in told.rollouts:
-        yield float(row.get("started_at", row.get("finished_at", at)))
+def _instants(files: Iterable[Told]) -> Iterator[float]:
+    for told in files:
+        yield from (at for at, _ in told.starts)
+        for at, _, row in told.rollouts:
+            yield float(row.get("started_at", row.get("finished_at", at)))
 
 
-def _steps(told: _Told) -> pd.DataFrame | None:
-    voids = list(_void(told))
+def _steps(files: Sequence[Told]) -> pd.DataFrame | None:
     seconds: dict[int, dict[str, float]] = {}
-    for at, step, name, taken in told.stages:
-        if _holds(at, step, voids):
-            row = seconds.setdefault(step, {})
-            row[timing(name)] = row.get(timing(name), 0.0) + taken
+    for told in files:
+        for at, step, name, taken in told.stages:
+            if told.holds(at, step):
+                row = seconds.setdefault(step, {})
+                row[timing(name)] = row.get(timing(name), 0.0) + taken
     if not seconds:
         return None
     frame = pd.DataFrame.from_dict(seconds, orient="index").sort_index()
     frame.insert(0, STEP, frame.index.astype("int64"))
-    again = {step for _, step in voids}
+    again = {step for told in files for _, step in told.void}
     frame[COLD_START] = [step == frame[STEP].min() or step in again for step in frame[STEP]]
     return frame.reset_index(drop=True)

@@ -72,6 +72,7 @@ class Recorder:
             "framework": framework,
             "about": dict(about or {}),
             "rollouts_per_step": rollouts_per_step,
+            "at": time.time(),
         }
         try:
             line = json.dumps(head, allow_nan=False)

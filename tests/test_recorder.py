@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -136,6 +137,29 @@ def test_processes_that_run_at_once_start_the_same_steps(tmp_path: Path) -> None
     assert recorded.steps is not None
     assert recorded.steps["timing_s/gen"].tolist() == [10, 10, 10]
     assert recorded.steps["cold_start"].tolist() == [True, True, False]
+
+
+def test_a_later_process_that_starts_no_step_counts_by_the_steps_of_its_rollouts(tmp_path: Path) -> None:
+    """Workers of verl: two of a run that was killed in step 4, one that went on behind step 2."""
+    for name, workers, steps in (("first", 2, (1, 2, 3, 4)), ("again", 1, (3, 4, 5))):
+        began = time.time()
+        recorders = [Recorder(tmp_path / "run") for _ in range(workers)]
+        for step in steps:
+            for recorder in recorders:
+                recorder.rollout_finished(step, step=step, sample_id=name, started_at=time.time())
+    # The recorder of a worker is made when its first rollout is complete, be the others at their end.
+    slow = Recorder(tmp_path / "run")
+    slow.rollout_finished(99, step=3, sample_id="again", started_at=began)
+    recorded = read_journal(journal_of(tmp_path / "run"))
+    trace = recorded.as_trace()
+    assert trace.groupby("step")["sample_id"].apply(list).to_dict() == {
+        1: ["first"] * 2,
+        2: ["first"] * 2,
+        3: ["again"] * 2,
+        4: ["again"],
+        5: ["again"],
+    }
+    assert sum(recorded.manifest["left_out"].values()) == 4
 
 
 def test_bad_use_is_one_sentence(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ _OUTCOMES: Final = {
     TAIL_VERSION: "tail_version",
     **{name: name for name in TURN_COLUMNS},
 }
+_Placed = tuple[int, float, Mapping[str, Any]]
+"""Its step, when it started as far as that is known, what was told of it."""
 _INTEGERS: Final = (PROMPT_LENGTH, RESPONSE_LENGTH, HEAD_VERSION, TAIL_VERSION)
 
 
@@ -66,8 +68,9 @@ def read_journal(folder: str | Path) -> RecordedRun:
     """
     folder = Path(folder)
     reading = Reading(ImportOptions())
-    files = [told for attempt in attempts(folder, reading) for told in attempt]
-    rows = _rows(files, reading)
+    found = attempts(folder, reading)
+    files = [told for attempt in found for told in attempt]
+    rows = _rows(found, reading)
     if not rows:
         raise OppoError(f"{folder} holds no rollout: was anything trained while it was recorded?")
     began = min(_instants(files))
@@ -96,7 +99,7 @@ def read_journal(folder: str | Path) -> RecordedRun:
         "about": about[0] if about else {},
         "began_at": began,
         "processes": len(heads),
-        "left_out": dict(reading.left_out),
+        "left_out": dict(+reading.left_out),
     }
     return RecordedRun(manifest, table[known], table[measured], _steps(files))
 
@@ -110,34 +113,53 @@ def seal(journal: str | Path, folder: str | Path) -> Path:
     return Path(folder)
 
 
-def _rows(files: Sequence[Told], reading: Reading) -> list[tuple[int, Mapping[str, Any]]]:
+def _rows(found: Sequence[Sequence[Told]], reading: Reading) -> list[tuple[int, Mapping[str, Any]]]:
     """(step, rollout) in the order of their ids."""
-    rows: list[tuple[int, float, Mapping[str, Any]]] = []
-    unplaced: list[tuple[float, Mapping[str, Any]]] = []
-    for told in files:
+    rows = _dealt_out(found, reading)
+    for told in (told for attempt in found for told in attempt):
         for at, step, row in told.rollouts:
-            finished = float(row.get("finished_at", at))
             if step is None:
-                unplaced.append((finished, row))
-            elif told.holds(at, step):
-                rows.append((step, float(row.get("started_at", finished)), row))
+                continue
+            if told.holds(at, step):
+                rows.append(_placed(step, at, row))
             else:
                 reading.left_out[REPEATED] += 1
-    each = next(
-        (told.head["rollouts_per_step"] for told in files if told.head.get("rollouts_per_step")), None
-    )
-    unplaced.sort(key=lambda entry: entry[0])
-    if unplaced and each is None:
-        each = len(unplaced)
-    for place, (finished, row) in enumerate(unplaced):
-        assert each is not None
-        step, whole = place // each, len(unplaced) // each * each
-        if place >= whole:
-            reading.left_out[NO_STEP] += len(unplaced) - whole
-            break
-        rows.append((step, float(row.get("started_at", finished)), row))
     rows.sort(key=lambda entry: entry[:2])
     return [(step, row) for step, _, row in rows]
+
+
+def _dealt_out(found: Sequence[Sequence[Told]], reading: Reading) -> list[_Placed]:
+    """Rollouts that were told no step: so many a step, in the order in which they finished. An attempt goes
+    on behind the last whole step of the one before, or at a first step of its own."""
+    rows: list[_Placed] = []
+    per_step = [told.head["rollouts_per_step"] for attempt in found for told in attempt]
+    step = began = None
+    for attempt in found:
+        unplaced = [(at, row) for told in attempt for at, of, row in told.rollouts if of is None]
+        if not unplaced:
+            continue
+        first = max(told.head["first_step"] for told in attempt)
+        if step is None:
+            step = began = first
+        elif first != began:
+            step = first
+            reading.left_out[REPEATED] += sum(row[0] >= first for row in rows)
+            rows = [row for row in rows if row[0] < first]
+        own = [told.head["rollouts_per_step"] for told in attempt]
+        each = next((number for number in (*own, *per_step) if number), 0)
+        whole = len(unplaced) // each * each if each else len(unplaced)
+        unplaced.sort(key=lambda told: float(told[1].get("finished_at", told[0])))
+        rows += [
+            _placed(step + (place // each if each else 0), *told)
+            for place, told in enumerate(unplaced[:whole])
+        ]
+        step += whole // each if each else 0
+        reading.left_out[NO_STEP] += len(unplaced) - whole
+    return rows
+
+
+def _placed(step: int, at: float, row: Mapping[str, Any]) -> _Placed:
+    return step, float(row.get("started_at", row.get("finished_at", at))), row
 
 
 def _instants(files: Iterable[Told]) -> Iterator[float]:

@@ -74,15 +74,25 @@ def _files(folder: Path, reading: Reading) -> Iterator[Told]:
     for file in files:
         values = json_values(file, reading)
         head = next(values, (0, None))[1]
-        if not isinstance(head, dict) or head.get("format") != FORMAT:
+        if not isinstance(head, dict) or head.get("format") != FORMAT or not _is_head(head):
             raise OppoError(f"{file} does not begin as a recorder's journal ({FORMAT}): move it elsewhere")
-        told = Told(head)
+        told = Told({"rollouts_per_step": None, "first_step": 0, **head})
         for number, line in values:
             try:
                 _take(line, told)
             except (KeyError, TypeError, ValueError):
                 raise OppoError(f"{file}, line {number}: this is no line of a recorder: remove it") from None
         yield told
+
+
+def _is_head(head: Mapping[str, Any]) -> bool:
+    """Whether what is counted with is of its kind; journals of before have no ``at`` and ``first_step``."""
+    per_step, first, at = head.get("rollouts_per_step"), head.get("first_step", 0), head.get("at", 0.0)
+    return (
+        (per_step is None or (isinstance(per_step, int) and per_step > 0))
+        and (isinstance(first, int) and first >= 0)
+        and isinstance(at, int | float)
+    )
 
 
 def _take(line: Any, told: Told) -> None:

@@ -45,6 +45,7 @@ class Recorder:
         about: what else is to be kept in the manifest, plain JSON data.
         rollouts_per_step: for who does not know the step of a rollout: of those recorded without one, so many
             make a step, in the order in which they finished, in all processes together.
+        first_step: the number of the first such step, as the framework counts them.
 
     A disk that fails while the run goes on ends the recording with one warning, not the training. Raises
     OppoError where nothing can be written from the start.
@@ -57,6 +58,7 @@ class Recorder:
         framework: str = "",
         about: Mapping[str, Any] | None = None,
         rollouts_per_step: int | None = None,
+        first_step: int = 0,
     ) -> None:
         self.folder = Path(folder)
         if os.path.lexists(self.folder):
@@ -65,6 +67,7 @@ class Recorder:
             )
         if rollouts_per_step is not None and rollouts_per_step < 1:
             raise OppoError(f"rollouts_per_step is {rollouts_per_step}: a step has one rollout at least")
+        _check_step(first_step)
         self.step: int | None = None
         """The step that what is recorded belongs to, where no other is named."""
         head = {
@@ -72,6 +75,7 @@ class Recorder:
             "framework": framework,
             "about": dict(about or {}),
             "rollouts_per_step": rollouts_per_step,
+            "first_step": first_step,
             "at": time.time(),
         }
         try:

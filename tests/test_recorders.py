@@ -1,6 +1,8 @@
 """Recorders of frameworks that are not installed here, on what those frameworks give their hooks."""
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from oppo_real.recorders import slime, verl
-from oppo_real.recorders.environment import FOLDER, PER_STEP, recorder_of_process
+from oppo_real.recorders.environment import FIRST_STEP, FOLDER, PER_STEP, recorder_of_process
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.journal import read_journal
 from oppo_sim.traces.journal_format import journal_of
@@ -122,11 +124,56 @@ def test_verl_through_an_agent_loop_with_tools(tmp_path: Path, monkeypatch: pyte
     assert sorted(trace["finish_reason"]) == ["length", "stop", "stop"]
 
 
+OPENRLHF = """
+import asyncio, sys, time
+from oppo_real.recorders.openrlhf import recorded
+
+class Executor:
+    async def execute(self, prompt, llm_engine):
+        await llm_engine.generate(prompt)
+        return {"action_ranges": [(2, 2 + int(prompt))], "observation_tokens": [], "reward": 1.0}
+
+class Engine:
+    async def generate(self, prompt): return prompt
+
+for length in sys.argv[1:]:
+    asyncio.run(recorded(Executor)().execute(length, llm_engine=Engine()))
+"""
+
+
+def test_openrlhf_from_its_first_step_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "run"))
+    monkeypatch.setenv(PER_STEP, "2")
+
+    def lengths() -> dict[int, list[int]]:
+        trace = read_journal(journal_of(tmp_path / "run")).as_trace()
+        return {int(step): rows["response_length"].tolist() for step, rows in trace.groupby("step")}
+
+    def record(*rollouts: int) -> None:
+        subprocess.run([sys.executable, "-c", OPENRLHF, *map(str, rollouts)], check=True)
+
+    record(10, 11, 20, 21, 30)  # stopped in step 3
+    assert lengths() == {1: [10, 11], 2: [20, 21]}
+    record(31, 32, 40, 41)
+    assert lengths() == {1: [10, 11], 2: [20, 21], 3: [31, 32], 4: [40, 41]}
+    monkeypatch.setenv(FIRST_STEP, "2")  # from an older checkpoint
+    record(22, 23, 33, 34)
+    assert lengths() == {1: [10, 11], 2: [22, 23], 3: [33, 34]}
+    left_out = read_journal(journal_of(tmp_path / "run")).manifest["left_out"]
+    assert left_out == {
+        "rollout that fills no step": 1,
+        "rollout of a step that was started again, as after a restart": 6,
+    }
+
+
 def test_without_a_folder_in_the_environment_a_hook_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FOLDER, raising=False)
     with pytest.raises(OppoError, match="set OPPO_RECORD to the folder"):
         recorder_of_process("verl")
     monkeypatch.setenv(FOLDER, "somewhere")
+    monkeypatch.setenv(FIRST_STEP, "-1")
+    with pytest.raises(OppoError, match="OPPO_RECORD_FIRST_STEP=-1 is no step"):
+        recorder_of_process("verl")
     monkeypatch.setenv(PER_STEP, "many")
     with pytest.raises(OppoError, match="OPPO_RECORD_ROLLOUTS_PER_STEP=many is no number"):
         recorder_of_process("verl")

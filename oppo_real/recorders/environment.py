@@ -14,16 +14,21 @@ REQUESTS: Final = "OPPO_RECORD_REQUESTS"
 """The same for requests of a vLLM server, so that a framework that starts one is not recorded twice."""
 PER_STEP: Final = "OPPO_RECORD_ROLLOUTS_PER_STEP"
 """Environment variable: rollouts of a training step, where a hook is not told the step."""
+FIRST_STEP: Final = "OPPO_RECORD_FIRST_STEP"
+"""Environment variable: the step of the first of these rollouts, where it is not the framework's first."""
 
 
-def recorder_of_process(framework: str, variable: str = FOLDER) -> Recorder:
-    """The recorder of this process, made at the first call. Raises OppoError where the environment names no
-    folder, or a bad number."""
-    return _recorder(framework, variable, os.environ.get(variable, ""), os.environ.get(PER_STEP, ""))
+def recorder_of_process(framework: str, variable: str = FOLDER, first_step: int = 0) -> Recorder:
+    """The recorder of this process, made at the first call. ``first_step``: that of the framework. Raises
+    OppoError where the environment names no folder, or a bad number."""
+    told = [os.environ.get(name, "") for name in (variable, PER_STEP, FIRST_STEP)]
+    return _recorder(framework, variable, first_step, *told)
 
 
 @cache
-def _recorder(framework: str, variable: str, folder: str, per_step: str) -> Recorder:
+def _recorder(
+    framework: str, variable: str, first_step: int, folder: str, per_step: str, first_told: str
+) -> Recorder:
     if not folder:
         raise OppoError(
             f"set {variable} to the folder of the recorded run, in the environment of every worker, or take"
@@ -31,4 +36,11 @@ def _recorder(framework: str, variable: str, folder: str, per_step: str) -> Reco
         )
     if per_step and not (per_step.isdecimal() and int(per_step) > 0):
         raise OppoError(f"{PER_STEP}={per_step} is no number of rollouts: give prompts × samples of a step")
-    return Recorder(folder, framework=framework, rollouts_per_step=int(per_step) if per_step else None)
+    if first_told and not first_told.isdecimal():
+        raise OppoError(f"{FIRST_STEP}={first_told} is no step: give the first recorded one, from 0")
+    return Recorder(
+        folder,
+        framework=framework,
+        rollouts_per_step=int(per_step) if per_step else None,
+        first_step=int(first_told) if first_told else first_step,
+    )

@@ -54,7 +54,7 @@ def recorded(executor_class: Any, **arguments: Any) -> Any:
 def _tell(prompt: Any, output: dict[str, Any], started: float, answered_at: float | None) -> None:
     spans = output["action_ranges"]
     reward = output.get("reward")
-    recorder_of_process("openrlhf").rollout_finished(
+    recorder_of_process("openrlhf", first_step=1).rollout_finished(
         sum(end - start for start, end in spans),
         prompt_length=spans[0][0] if spans else len(output["observation_tokens"]),
         prompt_id=hashlib.sha256(str(prompt).encode()).hexdigest()[:16],

@@ -56,7 +56,7 @@ def _tell(output: Any, asked: dict[str, Any], most: int, started: float) -> None
     # verl times the calls of a rollout together; 0 where a loop does not.
     waited = float(getattr(output.metrics, "tool_calls", 0.0))
     turns = turns_of_mask(output.response_mask).columns(waited) if waited > 0 else {}
-    recorder_of_process("verl").rollout_finished(
+    recorder_of_process("verl", first_step=1).rollout_finished(
         sum(output.response_mask),
         # verl's step g generates with the weights of step g - 1.
         step=None if first is None else int(first) + 1,

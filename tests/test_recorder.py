@@ -162,6 +162,36 @@ def test_a_later_process_that_starts_no_step_counts_by_the_steps_of_its_rollouts
     assert sum(recorded.manifest["left_out"].values()) == 4
 
 
+@pytest.mark.parametrize("seconds", [True, False])
+def test_a_last_step_that_is_not_finished_is_left_out(tmp_path: Path, seconds: bool) -> None:
+    recorder = Recorder(tmp_path / "run")
+    for step, rollouts in ((0, 4), (1, 4), (2, 4), (3, 2)):
+        recorder.start_step(step)
+        if seconds:
+            recorder.stage("gen", 10.0)
+        for _ in range(rollouts):
+            recorder.rollout_finished(5)
+        if seconds and step < 3:
+            recorder.stage("update_actor", 3.0)
+            recorder.stage("step", 14.0)
+    journal = journal_of(tmp_path / "run")
+    recorded = read_journal(journal)
+    assert recorded.workload.groupby("step").size().to_dict() == {0: 4, 1: 4, 2: 4}
+    assert recorded.manifest["left_out"] == {"unfinished last step": 1}
+    if seconds:
+        log = open_log(journal)
+        assert log.frame["step"].tolist() == [0, 1, 2]
+        assert log.left_out["unfinished last step"] == 1
+        # Once its seconds are there it counts, though it is smaller than the others.
+        recorder.stage("update_actor", 3.0)
+        recorder.stage("step", 14.0)
+    else:
+        recorder.rollout_finished(5)
+        recorder.rollout_finished(5)
+    assert read_journal(journal).workload["step"].max() == 3
+    assert read_journal(journal).manifest["left_out"] == {}
+
+
 def test_bad_use_is_one_sentence(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run")
     for call, told in (

@@ -113,6 +113,10 @@ class GrpoRecording(TrainerCallback):
             self._whole += time.perf_counter() - self._optimizer_step_began
             self._optimizer_step_began = None
 
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """The last step is whole also where nobody closes."""
+        self._end_step()
+
     def _wrap(self, name: str, around: Callable[..., Any]) -> None:
         own = getattr(self._trainer, name)
 

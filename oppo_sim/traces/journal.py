@@ -1,6 +1,7 @@
 """What a ``Recorder`` wrote down, as a recorded run: of one process or of many, closed or cut off."""
 
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +35,7 @@ from oppo_sim.traces.journal_format import FORMAT, LINES
 from oppo_sim.traces.recorded import RecordedRun, write_recorded_run
 
 REPEATED: Final = "rollout of a step that was started again, as after a restart"
+UNFINISHED: Final = "unfinished last step"
 NO_STEP: Final = "rollout that fills no step"
 
 _WORKLOAD: Final = {PROMPT_ID: "prompt_id", SAMPLE_ID: "sample_id", PROMPT_LENGTH: "prompt_length"}
@@ -47,6 +49,8 @@ _OUTCOMES: Final = {
     TAIL_VERSION: "tail_version",
     **{name: name for name in TURN_COLUMNS},
 }
+_NOT_OF_EVERY_STEP: Final = (STEP, COLD_START, timing("testing"), timing("save_checkpoint"))
+"""Columns that do not tell whether a step was finished."""
 _Placed = tuple[int, float, Mapping[str, Any]]
 """Its step, when it started as far as that is known, what was told of it."""
 _INTEGERS: Final = (PROMPT_LENGTH, RESPONSE_LENGTH, HEAD_VERSION, TAIL_VERSION)
@@ -73,6 +77,12 @@ def read_journal(folder: str | Path) -> RecordedRun:
     rows = _rows(found, reading)
     if not rows:
         raise OppoError(f"{folder} holds no rollout: was anything trained while it was recorded?")
+    steps = _steps(files)
+    last = _unfinished([step for step, _ in rows], steps)
+    if last is not None:
+        reading.left_out[UNFINISHED] += 1
+        rows = [row for row in rows if row[0] != last]
+        steps = None if steps is None else steps[steps[STEP] != last]
     began = min(_instants(files))
     heads = [told.head for told in files]
     name = next((str(head["framework"]) for head in heads if head.get("framework")), "recorded")
@@ -101,7 +111,7 @@ def read_journal(folder: str | Path) -> RecordedRun:
         "processes": len(heads),
         "left_out": dict(+reading.left_out),
     }
-    return RecordedRun(manifest, table[known], table[measured], _steps(files))
+    return RecordedRun(manifest, table[known], table[measured], steps)
 
 
 def seal(journal: str | Path, folder: str | Path) -> Path:
@@ -160,6 +170,26 @@ def _dealt_out(found: Sequence[Sequence[Told]], reading: Reading) -> list[_Place
 
 def _placed(step: int, at: float, row: Mapping[str, Any]) -> _Placed:
     return step, float(row.get("started_at", row.get("finished_at", at))), row
+
+
+def _unfinished(of_rollouts: Sequence[int], steps: pd.DataFrame | None) -> int | None:
+    """The last step where it lacks stages that every other has, or rollouts where all others have the same
+    number: the run goes on still, or was stopped in it."""
+    many = Counter(of_rollouts)
+    rows = [] if steps is None else steps.to_dict("records")
+    seconds = [] if steps is None else [name for name in steps if name not in _NOT_OF_EVERY_STEP]
+    known = {int(row[STEP]): row for row in rows}
+    last = max([*many, *known])
+    others = [row for step, row in known.items() if step != last]
+    if others:
+        needed = [name for name in seconds if all(pd.notna(row[name]) for row in others)]
+        told = known.get(last, {})
+        if not all(pd.notna(told.get(name)) for name in needed):
+            return last
+        if timing("step") in needed:  # its seconds are told at its end
+            return None
+    sizes = {number for step, number in many.items() if step != last}
+    return last if len(many) > 2 and len(sizes) == 1 and many[last] < min(sizes) else None
 
 
 def _instants(files: Iterable[Told]) -> Iterator[float]:

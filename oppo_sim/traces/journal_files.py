@@ -36,7 +36,9 @@ class Told:
 
     def span(self) -> tuple[float, float]:
         """When the process was at work, as far as it told, in Unix seconds."""
-        lines = [line[0] for line in (*self.starts, *self.rollouts, *self.stages)]
+        lines = [at for at, _ in self.starts]
+        lines += [at for at, _, _ in self.rollouts]
+        lines += [at for at, _, _, _ in self.stages]
         if "at" in self.head:
             lines.append(float(self.head["at"]))
         began = list(lines)

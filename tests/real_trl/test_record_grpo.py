@@ -73,6 +73,7 @@ def test_a_run_that_was_not_closed_and_is_resumed_goes_on_in_its_journal(tmp_pat
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
     recording.recorder.stop()
     run = read_journal(journal_of(tmp_path / "run"))
+    assert run.steps is not None and run.steps[STEP].tolist() == [0, 1, 2]
     assert run.workload.groupby(STEP).size().to_dict() == {0: toy.BATCH, 1: toy.BATCH, 2: toy.BATCH}
     assert run.manifest["left_out"] == {"rollout of a step that was started again, as after a restart": 8}
 

@@ -5,7 +5,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -192,13 +194,44 @@ def test_a_last_step_that_is_not_finished_is_left_out(tmp_path: Path, seconds: b
     assert read_journal(journal).manifest["left_out"] == {}
 
 
+def test_numbers_of_numpy_are_numbers_and_ids_are_text(tmp_path: Path) -> None:
+    recorder: Any  # frameworks that are typed otherwise
+    with Recorder(tmp_path / "run") as recorder:
+        recorder.start_step(np.int64(3))
+        recorder.stage("gen", np.float32(1.5))
+        recorder.stage("step", 2.0, step=np.int64(3))
+        recorder.rollout_finished(
+            np.int64(5),
+            prompt_length=np.int32(4),
+            prompt_id=7,
+            reward=np.float32(0.5),
+            started_at=np.float64(2.0),
+            head_version=np.int64(1),
+        )
+        recorder.rollout_finished(np.int64(6), step=np.int64(3), prompt_id="b", sample_id=np.int64(2))
+    run = read_recorded_run(tmp_path / "run")
+    trace = run.as_trace().sort_values("response_length")
+    assert trace["step"].tolist() == [3, 3]
+    assert trace["prompt_id"].tolist() == ["7", "b"]
+    assert trace["reward"].tolist()[0] == 0.5
+    assert run.steps is not None and run.steps["timing_s/gen"].tolist() == [1.5]
+
+
 def test_bad_use_is_one_sentence(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "run")
+    recorder: Any = Recorder(tmp_path / "run")
     for call, told in (
         (lambda: recorder.stage("gen", 1.0), "belongs to no step"),
         (lambda: recorder.stage("generate", 1.0, step=0), "there is no stage 'generate'"),
         (lambda: recorder.stage("gen", float("nan"), step=0), "gen took nan seconds"),
         (lambda: recorder.start_step(-1), "-1 is no step"),
+        (lambda: recorder.start_step(None), "None is no step"),
+        (lambda: recorder.stage("gen", "long", step=0), "gen took 'long' seconds"),
+        (lambda: recorder.rollout_finished(float("nan")), "response_length of a recorded rollout is nan"),
+        (lambda: recorder.rollout_finished("5"), "response_length of a recorded rollout is '5'"),
+        (lambda: recorder.rollout_finished(5, head_version="v1"), "head_version .* is 'v1': give updates"),
+        (lambda: recorder.rollout_finished(5, reward={"x": 1}), "reward of a recorded rollout is {'x': 1}"),
+        (lambda: recorder.rollout_finished(5, started_at=float("nan")), "started_at .* is nan: give Unix"),
+        (lambda: recorder.rollout_finished(5, tool_seconds=[None]), r"tool_seconds .* is \[None\]: give a"),
         (lambda: recorder.rollout_finished(-3), "response_length of a recorded rollout is -3"),
         (lambda: recorder.rollout_finished(3, finish_reason="eos"), "give one of stop, length, abort"),
         (lambda: recorder.rollout_finished(3, started_at=5.0, finished_at=4.0), "finished 1 s before it"),

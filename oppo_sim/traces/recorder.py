@@ -67,7 +67,7 @@ class Recorder:
             )
         if rollouts_per_step is not None and rollouts_per_step < 1:
             raise OppoError(f"rollouts_per_step is {rollouts_per_step}: a step has one rollout at least")
-        _check_step(first_step)
+        first_step = _step(first_step)
         self.step: int | None = None
         """The step that what is recorded belongs to, where no other is named."""
         head = {
@@ -94,9 +94,8 @@ class Recorder:
         """What is recorded from now on belongs to ``step``. Of a step that is started again, as after a
         restart, and of those behind it, what was recorded before is left out. Raises OppoError for what is no
         step."""
-        _check_step(step)
-        self.step = step
-        self._write({"start": step, "at": time.time()})
+        self.step = _step(step)
+        self._write({"start": self.step, "at": time.time()})
 
     def rollout_finished(
         self,
@@ -104,8 +103,8 @@ class Recorder:
         *,
         step: int | None = None,
         prompt_length: int | None = None,
-        prompt_id: str | None = None,
-        sample_id: str | None = None,
+        prompt_id: str | int | None = None,
+        sample_id: str | int | None = None,
         finish_reason: str | None = None,
         reward: float | None = None,
         started_at: float | None = None,
@@ -128,20 +127,23 @@ class Recorder:
 
         Raises OppoError for numbers that no rollout has.
         """
-        if step is not None:
-            _check_step(step)
-        for name, value in (("response_length", response_length), ("prompt_length", prompt_length)):
-            if value is not None and (isinstance(value, bool) or value != int(value) or value < 0):
-                raise OppoError(
-                    f"{name} of a recorded rollout is {value!r}: give tokens, a whole number from 0"
-                )
+        at_step = self.step if step is None else _step(step)
+        response_length = _whole("response_length", response_length, "tokens")
+        prompt_length = None if prompt_length is None else _whole("prompt_length", prompt_length, "tokens")
+        head_version = None if head_version is None else _whole("head_version", head_version, "updates")
+        tail_version = None if tail_version is None else _whole("tail_version", tail_version, "updates")
+        started_at = None if started_at is None else _instant("started_at", started_at)
+        finished_at = None if finished_at is None else _instant("finished_at", finished_at)
         if finish_reason is not None and finish_reason not in REASONS:
             raise OppoError(
                 f"finish_reason of a recorded rollout is {finish_reason!r}: give one of {', '.join(REASONS)},"
                 " or leave it out"
             )
-        if reward is not None and not math.isfinite(reward):
-            reward = None
+        if reward is not None:
+            known_reward = _float(reward)
+            if known_reward is None:
+                raise OppoError(f"reward of a recorded rollout is {reward!r}: give a number, or leave it out")
+            reward = known_reward if math.isfinite(known_reward) else None
         if started_at is not None and finished_at is not None and finished_at < started_at:
             raise OppoError(
                 f"a recorded rollout finished {started_at - finished_at:.3g} s before it started: give both"
@@ -149,24 +151,27 @@ class Recorder:
             )
         turns = (turn_response_lengths, tool_seconds, tool_tokens)
         if any(each is not None for each in turns):
+            turn_response_lengths = _plain("turn_response_lengths", turn_response_lengths, int)
+            tool_seconds = _plain("tool_seconds", tool_seconds, float)
+            tool_tokens = _plain("tool_tokens", tool_tokens, int)
             _check_turns(response_length, turn_response_lengths or (), tool_seconds or (), tool_tokens or ())
         known = {
-            "response_length": int(response_length),
-            "prompt_length": None if prompt_length is None else int(prompt_length),
-            "prompt_id": prompt_id,
-            "sample_id": sample_id,
+            "response_length": response_length,
+            "prompt_length": prompt_length,
+            "prompt_id": None if prompt_id is None else str(prompt_id),
+            "sample_id": None if sample_id is None else str(sample_id),
             "finish_reason": finish_reason,
-            "reward": None if reward is None else float(reward),
+            "reward": reward,
             "started_at": started_at,
             "finished_at": finished_at,
             "head_version": head_version,
             "tail_version": tail_version,
-            "turn_response_lengths": _plain(turn_response_lengths, int),
-            "tool_seconds": _plain(tool_seconds, float),
-            "tool_tokens": _plain(tool_tokens, int),
+            "turn_response_lengths": turn_response_lengths,
+            "tool_seconds": tool_seconds,
+            "tool_tokens": tool_tokens,
         }
         told = {name: value for name, value in known.items() if value is not None}
-        self._write({"rollout": told, "step": self.step if step is None else step, "at": time.time()})
+        self._write({"rollout": told, "step": at_step, "at": time.time()})
 
     def stage(self, name: str, seconds: float, *, step: int | None = None) -> None:
         """Seconds of a stage, of stages that were timed together (``old_log_prob+ref``), of the whole
@@ -180,13 +185,13 @@ class Recorder:
                 f"there is no stage '{name}': give one of {', '.join((*STAGES[:-1], *TIMED))}, or stages that"
                 " were timed together, as old_log_prob+ref"
             )
-        if not (math.isfinite(seconds) and seconds >= 0):
+        taken = _float(seconds)
+        if taken is None or not (math.isfinite(taken) and taken >= 0):
             raise OppoError(f"{name} took {seconds!r} seconds: give a number from 0")
-        at_step = self.step if step is None else step
+        at_step = self.step if step is None else _step(step)
         if at_step is None:
             raise OppoError(f"{name} belongs to no step: call start_step first, or give step=")
-        _check_step(at_step)
-        self._write({"stage": name, "step": at_step, "s": float(seconds), "at": time.time()})
+        self._write({"stage": name, "step": at_step, "s": taken, "at": time.time()})
 
     @contextmanager
     def timed(self, name: str, *, step: int | None = None) -> Iterator[None]:
@@ -229,13 +234,48 @@ class Recorder:
             warnings.warn(f"recording has ended: {disk_error(self._path, error)}", stacklevel=3)
 
 
-def _check_step(step: int) -> None:
-    if isinstance(step, bool) or step != int(step) or step < 0:
+def _step(step: Any) -> int:
+    whole = _int(step)
+    if whole is None:
         raise OppoError(f"{step!r} is no step: number the steps from 0")
+    return whole
 
 
-def _plain(values: Sequence[float] | None, kind: type) -> list[Any] | None:
-    return None if values is None else [kind(value) for value in values]
+def _whole(name: str, value: Any, unit: str) -> int:
+    whole = _int(value)
+    if whole is None:
+        raise OppoError(f"{name} of a recorded rollout is {value!r}: give {unit}, a whole number from 0")
+    return whole
+
+
+def _instant(name: str, value: Any) -> float:
+    number = _float(value)
+    if number is None or not math.isfinite(number):
+        raise OppoError(f"{name} of a recorded rollout is {value!r}: give Unix seconds, or leave it out")
+    return number
+
+
+def _int(value: Any) -> int | None:
+    """Frameworks count in integers of NumPy and in tensors of one number, too."""
+    try:
+        whole = int(value)
+        return None if isinstance(value, bool | str | bytes) or value != whole or whole < 0 else whole
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+
+
+def _float(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+
+
+def _plain(name: str, values: Sequence[Any] | None, kind: type) -> list[Any] | None:
+    try:
+        return None if values is None else [kind(value) for value in values]
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise OppoError(f"{name} of a recorded rollout is {values!r}: give a list of numbers") from None
 
 
 def _check_turns(

@@ -184,6 +184,8 @@ def test_a_last_step_that_is_not_finished_is_left_out(tmp_path: Path, seconds: b
         log = open_log(journal)
         assert log.frame["step"].tolist() == [0, 1, 2]
         assert log.left_out["unfinished last step"] == 1
+        with pytest.raises(OppoError, match="leave --from, --field and --unit out"):
+            open_log(journal, unit="ms")
         # Once its seconds are there it counts, though it is smaller than the others.
         recorder.stage("update_actor", 3.0)
         recorder.stage("step", 14.0)

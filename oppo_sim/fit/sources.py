@@ -72,10 +72,10 @@ def _read(path: str | Path, framework: str, fields: Mapping[str, str] | None, un
     root = Path(path)
     recorded = (root / WORKLOAD).is_file() or (root.is_dir() and is_journal(root))
     if recorded or (root / MANIFEST).is_file():
-        if fields or framework != "auto":
+        if fields or framework != "auto" or unit != "auto":
             raise OppoError(
-                f"{root} is a run folder of this tool: leave --from and --field out (in Python: framework and"
-                " fields)"
+                f"{root} is a run folder of this tool, in seconds: leave --from, --field and --unit out (in"
+                " Python: framework, fields and unit)"
             )
         return _recorded_run(root) if recorded else _own_run(root)
     return read_step_log(root, framework, fields=fields, unit=unit)

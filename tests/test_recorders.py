@@ -5,14 +5,15 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from oppo_real.recorders import slime, verl
-from oppo_real.recorders.environment import FIRST_STEP, FOLDER, PER_STEP, recorder_of_process
+from oppo_real.recorders import environment, slime, verl
+from oppo_real.recorders.environment import FIRST_STEP, FOLDER, PER_STEP, REQUESTS, recorder_of_process
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.journal import read_journal
 from oppo_sim.traces.journal_format import journal_of
@@ -89,6 +90,61 @@ def test_slime_with_tools_that_were_timed(tmp_path: Path, monkeypatch: pytest.Mo
     assert [list(each) for each in trace["turn_response_lengths"]] == [[2, 1], [6]]
     assert [list(each) for each in trace["tool_seconds"]] == [[1.5], []]
     assert [list(each) for each in trace["tool_tokens"]] == [[3], []]
+
+
+def test_odd_samples_of_slime_end_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "run"))
+    monkeypatch.setattr(environment, "_WARNED", set())
+    args: Any = SimpleNamespace(reward_key=None)
+    nothing: Any = None
+    samples = [
+        Sample(0, 0, [1] * 9, 4, {"score": 1.0}, status=Status.COMPLETED),
+        Sample(0, 1, [1] * 9, 5, {"score": 1.0}, status=Status.COMPLETED),
+        Sample(0, 2, [1] * 9, 6, 0.5, status=Status.COMPLETED, metadata=nothing),
+        Sample(0, 3, nothing, 7, 0.5, status=Status.COMPLETED),
+    ]
+    with pytest.warns(UserWarning, match="leaves") as told:
+        for sample in samples:
+            slime.sample_finished(args, sample)
+        assert slime.log_rollout(0, args, samples, {}, 2.5) is False
+    assert [str(each.message).split(" where")[0].split("leaves out ")[1] for each in told] == [
+        "when a sample finished",
+        "a reward",
+        "a sample",
+    ]
+    trace = read_journal(journal_of(tmp_path / "run")).as_trace().sort_values("response_length")
+    assert trace["response_length"].tolist() == [4, 5, 6]
+    assert trace["reward"].isna().tolist() == [True, True, False]
+    assert trace["finished_s"].isna().tolist() == [False, False, True]
+
+
+def test_odd_requests_of_vllm_end_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loggers: Any = ModuleType("vllm.v1.metrics.loggers")
+    loggers.StatLoggerBase = object
+    for name in ("vllm", "vllm.v1", "vllm.v1.metrics"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "vllm.v1.metrics.loggers", loggers)
+    monkeypatch.delitem(sys.modules, "oppo_real.recorders.vllm", raising=False)
+    monkeypatch.setenv(REQUESTS, str(tmp_path / "run"))
+    monkeypatch.setattr(environment, "_WARNED", set())
+    recorder = import_module("oppo_real.recorders.vllm").RequestRecorder(None)
+    monkeypatch.delitem(sys.modules, "oppo_real.recorders.vllm")
+
+    def request(tokens: int, prompt: Any, seconds: float) -> Any:
+        return SimpleNamespace(
+            num_generation_tokens=tokens,
+            num_prompt_tokens=prompt,
+            finish_reason="stop",
+            e2e_latency=seconds,
+        )
+
+    finished = [request(4, 3, 0.5), request(5, 3, -0.2), request(6, 3, -0.1), request(7, "many", 0.5)]
+    with pytest.warns(UserWarning, match="leaves") as told:
+        recorder.record(None, SimpleNamespace(finished_requests=finished))
+    assert len(told) == 2  # of the clock that was set back, of the request without a length
+    trace = read_journal(journal_of(tmp_path / "run")).as_trace().sort_values("response_length")
+    assert trace["response_length"].tolist() == [4, 5, 6]
+    assert trace["admitted_s"].isna().tolist() == [False, True, True]
 
 
 def test_verl_through_an_agent_loop_with_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,11 @@
 environment."""
 
 import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import Final
+from typing import Final, TypeVar
 
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.recorder import Recorder
@@ -18,11 +21,40 @@ FIRST_STEP: Final = "OPPO_RECORD_FIRST_STEP"
 """Environment variable: the step of the first of these rollouts, where it is not the framework's first."""
 
 
+_T = TypeVar("_T")
+
+
 def recorder_of_process(framework: str, variable: str = FOLDER, first_step: int = 0) -> Recorder:
     """The recorder of this process, made at the first call. ``first_step``: that of the framework. Raises
     OppoError where the environment names no folder, or a bad number."""
     told = [os.environ.get(name, "") for name in (variable, PER_STEP, FIRST_STEP)]
     return _recorder(framework, variable, first_step, *told)
+
+
+def known(framework: str, name: str, get: Callable[[], _T]) -> _T | None:
+    """A value that a framework gave its hook; None, with one warning a name, where it is odd: a hook must not
+    end a training."""
+    with unharmed(framework, name):
+        return get()
+    return None
+
+
+@contextmanager
+def unharmed(framework: str, name: str) -> Iterator[None]:
+    """What fails in the block is left out of the recording, with one warning a name."""
+    try:
+        yield
+    except Exception as error:
+        if (framework, name) not in _WARNED:
+            _WARNED.add((framework, name))
+            reason = " ".join(str(error).split()) or type(error).__name__
+            warnings.warn(
+                f"the recorder of {framework} leaves out {name} where it is odd ({reason}); said once",
+                stacklevel=3,
+            )
+
+
+_WARNED: Final[set[tuple[str, str]]] = set()
 
 
 @cache

@@ -14,7 +14,8 @@ import hashlib
 import time
 from typing import Any
 
-from oppo_real.recorders.environment import recorder_of_process
+from oppo_real.recorders.environment import recorder_of_process, unharmed
+from oppo_sim.traces.recorder import Recorder
 
 
 class _Clocked:
@@ -45,16 +46,20 @@ def recorded(executor_class: Any, **arguments: Any) -> Any:
             engine, started = _Clocked(llm_engine), time.time()
             output = await super().execute(prompt, *args, llm_engine=engine, **kwargs)
             if output is not None:
-                _tell(prompt, output, started, engine.answered_at)
+                recorder = recorder_of_process("openrlhf", first_step=1)
+                with unharmed("openrlhf", "a rollout"):
+                    _tell(recorder, prompt, output, started, engine.answered_at)
             return output
 
     return RecordedExecutor
 
 
-def _tell(prompt: Any, output: dict[str, Any], started: float, answered_at: float | None) -> None:
+def _tell(
+    recorder: Recorder, prompt: Any, output: dict[str, Any], started: float, answered_at: float | None
+) -> None:
     spans = output["action_ranges"]
     reward = output.get("reward")
-    recorder_of_process("openrlhf", first_step=1).rollout_finished(
+    recorder.rollout_finished(
         sum(end - start for start, end in spans),
         prompt_length=spans[0][0] if spans else len(output["observation_tokens"]),
         prompt_id=hashlib.sha256(str(prompt).encode()).hexdigest()[:16],

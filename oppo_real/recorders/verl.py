@@ -12,8 +12,9 @@ own log.
 import time
 from typing import Any
 
-from oppo_real.recorders.environment import recorder_of_process
+from oppo_real.recorders.environment import recorder_of_process, unharmed
 from oppo_sim.traces.masks import turns_of_mask
+from oppo_sim.traces.recorder import Recorder
 
 
 def recorded(loop_class: Any) -> Any:
@@ -24,7 +25,9 @@ def recorded(loop_class: Any) -> Any:
             started = time.time()
             output = await super().run(sampling_params, **kwargs)
             if _of_training(sampling_params, self.rollout_config):
-                _tell(output, kwargs, int(self.rollout_config.response_length), started)
+                recorder = recorder_of_process("verl", first_step=1)
+                with unharmed("verl", "a rollout"):
+                    _tell(recorder, output, kwargs, int(self.rollout_config.response_length), started)
             return output
 
     return RecordedLoop
@@ -50,13 +53,13 @@ def _of_training(sampling_params: dict[str, Any], config: Any) -> bool:
     return all(sampling_params.get(name) == getattr(config, name) for name in names)
 
 
-def _tell(output: Any, asked: dict[str, Any], most: int, started: float) -> None:
+def _tell(recorder: Recorder, output: Any, asked: dict[str, Any], most: int, started: float) -> None:
     first, last = (output.extra_fields.get(f"{which}_global_steps") for which in ("min", "max"))
     prompt = asked.get("uid", asked.get("index"))
     # verl times the calls of a rollout together; 0 where a loop does not.
     waited = float(getattr(output.metrics, "tool_calls", 0.0))
     turns = turns_of_mask(output.response_mask).columns(waited) if waited > 0 else {}
-    recorder_of_process("verl", first_step=1).rollout_finished(
+    recorder.rollout_finished(
         sum(output.response_mask),
         # verl's step g generates with the weights of step g - 1.
         step=None if first is None else int(first) + 1,

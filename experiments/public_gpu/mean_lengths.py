@@ -2,9 +2,9 @@
 
     python experiments/public_gpu/mean_lengths.py
 
-Scenarios are those of the recipes in NeMo RL's repository. Left out is what the models or rows need and
-`oppo_sim` does not describe: latent attention (DeepSeek), engines on several nodes. Not told and assumed: prompts of 120 tokens; that
-some rollout of each step reaches the limit, lengths rebuilt from mean and maximum as of a log without more.
+Scenarios are those of the recipes in NeMo RL's repository. Left out is what `oppo_sim` does not describe:
+latent attention (DeepSeek), engines on several nodes. Not told and assumed: prompts of 120 tokens; that some
+rollout of each step reaches the limit, lengths rebuilt from mean and maximum as of a log without more.
 Nothing is fitted, and nothing was set on these rows. Writes results/mean_lengths.csv: seconds, and the 95 %
 range of 50 draws of the priors.
 """

@@ -193,6 +193,19 @@ def test_a_table_fits_any_width_and_cuts_no_word_and_no_number(
     assert not gone or width < 140
 
 
+@pytest.mark.parametrize("stays", [False, True])
+def test_where_nothing_says_otherwise_the_last_column_leaves_first(stays: bool) -> None:
+    columns = [Column("name", left=True), *(Column(head, stays=stays) for head in ("what", "value", "error"))]
+    rows = [("decode, 16 rollouts", "0.123456789", "0.123456789", "0.123456789")]
+    for width, left in (
+        (63, ()),
+        (56, ("error",)),
+        (42, ("value", "error")),
+        (25, ("what", "value", "error")),
+    ):
+        assert fitted("", columns, rows, width)[1] == left
+
+
 def test_a_long_name_parts_at_a_dot_or_a_capital() -> None:
     name = "my_policy.py:MyVeryLongNamedPolicyOfMineWhichHasNoEnd"
     table, gone = fitted("", COLUMNS, [(name, "1 s", "1×", "–", "0", "1", "≈")], 40)

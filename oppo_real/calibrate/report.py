@@ -24,13 +24,15 @@ def fit_tables(calibration: Calibration) -> "list[Table]":
     from oppo_sim.cli.present import table
 
     heads = ("what", "term", "value", "low", "high")
-    found = [table("fitted costs, with 95 % intervals", heads, _coefficients(calibration.fits), (0, 1))]
-    heads = ("what", "regime held out", "points", "median", "largest")
+    title = "fitted costs, with 95 % intervals"
+    found = [table(title, heads, _coefficients(calibration.fits), (0, 1), stay=3)]
+    heads = ("what", "regime held out", "median", "largest", "points")
     title = "errors; a regime held out is predicted from the others"
-    found.append(table(title, heads, _errors(calibration.fits), (0, 1)))
+    found.append(table(title, heads, _errors(calibration.fits), (0, 1), stay=4, names=(0, 1)))
     if calibration.contention:
-        columns = ("first", "second", "first slower", "second slower", "shared demand", "interference")
-        found.append(table("together on one device", columns, _contention(calibration.contention), (0, 1)))
+        columns = ("first", "second", "first slower", "second slower", "interference", "shared demand")
+        rows = _contention(calibration.contention)
+        found.append(table("together on one device", columns, rows, (0, 1), names=(0, 1)))
     return found
 
 
@@ -78,12 +80,12 @@ def _coefficients(fits: Sequence[Fit]) -> Iterator[tuple[str, ...]]:
 def _errors(fits: Sequence[Fit]) -> Iterator[tuple[str, ...]]:
     for fit in fits:
         errors = _percent(fit.median_error), _percent(fit.worst[0].error)
-        yield fit.name, "none (in sample)", str(fit.points), *errors
+        yield fit.name, "none (in sample)", *errors, str(fit.points)
         spread = "one visit each" if fit.repeat_spread is None else _percent(fit.repeat_spread)
-        yield "", "spread of repeats", "", spread, ""
+        yield "", "spread of repeats", spread, "", ""
         for one in fit.held_out:
             name = f"{one.regime}{' (beyond the rest)' if one.extrapolated else ''}"
-            yield "", name, str(one.points), _percent(one.median_error), _percent(one.largest_error)
+            yield "", name, _percent(one.median_error), _percent(one.largest_error), str(one.points)
 
 
 def _contention(found: Sequence[Contention]) -> Iterator[tuple[str, ...]]:
@@ -92,7 +94,7 @@ def _contention(found: Sequence[Contention]) -> Iterator[tuple[str, ...]]:
             f"{slow:.2f} ({low:.2f}-{high:.2f})"
             for slow, low, high in zip(one.slowdown, one.lowest, one.highest, strict=True)
         )
-        yield *one.meeting.sides, *slower, f"{one.expected:.2f}", f"{one.factor:.2f}"
+        yield *one.meeting.sides, *slower, f"{one.factor:.2f}", f"{one.expected:.2f}"
 
 
 def _seconds(value: float) -> str:

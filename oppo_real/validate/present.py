@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import isfinite
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,6 +15,9 @@ from oppo_sim.cli.progress import say_notes
 from oppo_sim.columns import DISTRIBUTIONS, TOKENS_SCORED
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import NOTHING, format_percent, format_signed, significant
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 FORMAT: Final = "oppo-validation/1"
 LEAST_SHARE: Final = 0.001
@@ -111,10 +114,10 @@ STAGE_HEADS: Final = (
     "stage",
     "predicted",
     "measured",
-    "lowest to highest",
     "error",
+    "error,\nof the step",
     "spread",
-    "error, of the step",
+    "lowest\nto highest",
 )
 STEP_HEADS: Final = ("policy", "step", "predicted", "measured", "error", "spread", "gen", "reward")
 DECISION_HEADS: Final = ("policy", "repeat", "steps alike", "trained in the same step", "first difference")
@@ -151,10 +154,10 @@ def stage_rows(found: PredictionAccuracy) -> Rows:
                     stage,
                     significant(cell.predicted),
                     significant(cell.measured),
-                    f"{significant(cell.lowest)} to {significant(cell.highest)}",
                     format_signed(cell.error),
-                    format_percent(cell.spread),
                     format_signed(share),
+                    format_percent(cell.spread),
+                    f"{significant(cell.lowest)} to {significant(cell.highest)}",
                 )
             )
     return rows
@@ -280,27 +283,30 @@ def sentences(validated: Validated) -> Iterator[str]:
 # ---- terminal ----------------------------------------------------------------------------------------------
 
 
+def tables(found: PredictionAccuracy, baseline: str, unit: str) -> "Iterator[Table]":
+    """For the terminal as wide as it is: speed-ups, stages, decisions, and shares where there are any."""
+    from oppo_sim.cli.present import table
+
+    yield table(f"speed-up against {baseline}", SPEEDUP_HEADS, speedup_rows(found))
+    yield table(f"a step after the warm-up, {unit}", STAGE_HEADS, stage_rows(found), left=(0, 1), stay=5)
+    yield table("decisions", DECISION_HEADS, decision_rows(found), left=(0, 4), names=(0, 4))
+    for name in DISTRIBUTIONS:
+        heads, rows = share_rows(found, name)
+        if rows:
+            yield table("share of trained rollouts", heads, rows, left=(0, 1), stay=2)
+
+
 def show(validated: Validated, as_json: bool) -> None:
     """On standard output."""
     folder = validated.request.work
     if as_json:
         click.echo(json.dumps(plain({"folder": str(folder), **record(validated)}), indent=1))
         return
-    from oppo_sim.cli.present import table
     from oppo_sim.report.terminal import table_console
 
-    found = validated.comparison
     console = table_console()
-    unit = unit_of(validated)
-    console.print(
-        table(f"speed-up against {validated.request.policies[0]}", SPEEDUP_HEADS, speedup_rows(found))
-    )
-    console.print(table(f"a step after the warm-up, {unit}", STAGE_HEADS, stage_rows(found), left=(0, 1)))
-    console.print(table("decisions", DECISION_HEADS, decision_rows(found), left=(0, 4)))
-    for name in DISTRIBUTIONS:
-        heads, rows = share_rows(found, name)
-        if rows:
-            console.print(table("share of trained rollouts", heads, rows, left=(0, 1)))
+    for each in tables(validated.comparison, validated.request.policies[0], unit_of(validated)):
+        console.print(each)
     for sentence in sentences(validated):
         click.echo(sentence)
     say_notes(validated.notes)
@@ -347,5 +353,5 @@ def page(validated: Validated, figures: Sequence[str]) -> str:
 
 
 def _markdown(heads: Sequence[str], rows: Rows) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
+    lines = [[head.replace("\n", " ") for head in heads], ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -206,10 +206,12 @@ def table(
     left: Sequence[int] = (0,),
     stay: int | None = None,
     bold: Sequence[int] = (),
+    names: Sequence[int] = (0,),
 ) -> "Table":
     """A table of texts as they are, no markup, for the terminal as wide as it is. ``left``: columns that are
-    flush left; ``stay``: how many columns stay where it is too wide, of the others the last leave first, and
-    are named below; None: all; ``bold``: rows to stress, by number."""
+    flush left; ``names``: those that may fold; ``stay``: how many columns stay where it is too wide, of the
+    others the last leave first, and are named below; None: all, as long as a line holds them; ``bold``: rows
+    to stress, by number."""
     from rich.text import Text
 
     columns = [
@@ -218,7 +220,7 @@ def table(
             leaves=0 if stay is None or number < stay else number,
             left=number in left,
             # Names fold where the table is too wide; numbers are not cut.
-            folds_at=min(len(head), _LEAST_NAME) if number == 0 else None,
+            folds_at=min(len(head), _LEAST_NAME) if number in names else None,
         )
         for number, head in enumerate(heads)
     ]

@@ -25,8 +25,8 @@ class Column(NamedTuple):
 
     head: str
     leaves: int = 0
-    """Where the table is too wide, the highest leaves first. 0: it leaves only where it does not fit beside
-    the name of a row."""
+    """Where the table is too wide, the highest leaves first, of equal ones the last. 0: it leaves only where
+    it does not fit beside the name of a row."""
     left: bool = False
     """Flush left."""
     folds_at: int | None = None
@@ -106,7 +106,8 @@ def _laid_out(
         return _Layout(found, tight)
 
     leaving = sorted(
-        range(1, len(columns)), key=lambda i: (columns[i].stays, not columns[i].leaves, -columns[i].leaves)
+        range(1, len(columns)),
+        key=lambda i: (columns[i].stays, not columns[i].leaves, -columns[i].leaves, -i),
     )
     soft = [i for i in leaving if columns[i].leaves and not columns[i].stays]
     short, long = _LONGEST_WORD, max(_LONGEST_WORD, 2 * width // 5)
@@ -173,7 +174,7 @@ def _cells(column: Column, cells: list[str], lines: int | None, word: int, tight
     if column.folds_at is not None and len(head) > _LONGEST_WORD and " " not in head:
         head = "\n".join(_pieces(head, _LONGEST_WORD))
     if tight and column.folds_at is None:
-        head, *cells = (re.sub(r" (?=[\[±])", "\n", text) for text in (head, *cells))
+        head, *cells = (re.sub(r" (?=[\[(±])", "\n", text) for text in (head, *cells))
         head = _folded(head, max(_longest(cells), _longest(_words(head))))
     most = _longest((head, *cells))
     return _Cells(

@@ -1,11 +1,18 @@
 """From measured points to tables: what was measured stays, what was not is filled by the fit, and what cannot
 be told is refused."""
 
-import pytest
+from io import StringIO
+from types import SimpleNamespace
+from typing import cast
 
+import pytest
+from rich.console import Console
+
+from oppo_real.calibrate.contention import Contention, Meeting, Round
 from oppo_real.calibrate.fit import FEATURES, PREFILL_BASIS, SCORE_BASIS, Measured, fit_table
 from oppo_real.calibrate.plan import Sizes, bounded, make_plan
-from oppo_real.calibrate.profile import decode_table, forward_table, tail_factor, training_table
+from oppo_real.calibrate.profile import Calibration, decode_table, forward_table, tail_factor, training_table
+from oppo_real.calibrate.report import fit_tables
 from oppo_sim.errors import OppoError
 
 SIZES = Sizes(16, 16, 100, 411, (32, 64), 2048)
@@ -97,3 +104,27 @@ def test_the_plan_keeps_within_what_the_engine_has() -> None:
     )
     own = Sizes(16, 16, 100, 411, (32,), 2048, kv_capacity_tokens=800)
     assert bounded(own, {"kv_capacity_tokens": 4096}, {}).kv_capacity_tokens == 800
+
+
+def test_tables_of_80_columns_name_both_that_met_and_the_regime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    decode = next(one for one in PLAN.points if one.kind == "decode")
+    score = next(one for one in PLAN.points if one.kind == "score")
+    met = Contention(
+        Meeting(("decode", "score"), (decode, score)), 1.21, tuple([Round((1.0, 1.0), (1.43, 2.11))] * 2)
+    )
+    fit = fit_table("prefill", measured("prefill", TRUTH), PREFILL_BASIS, resamples=5)
+    tables = fit_tables(cast(Calibration, SimpleNamespace(fits=[fit], contention=[met])))
+    console = Console(width=80, file=StringIO(), color_system=None)
+    console.print(*tables)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    words = " ".join(text.split())
+    assert "not shown" not in words
+    for said in (
+        f"{decode.n} rollouts",
+        f"{score.tokens} tokens",
+        "regime held out",
+        "interference",
+        "(1.43-1.43)",
+    ):
+        assert said in words, text

@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import replace
+from io import StringIO
 from math import isnan, nan, sqrt
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from oppo_real.calibrate.fit import middle
 from oppo_real.validate.compare import (
@@ -19,7 +21,7 @@ from oppo_real.validate.compare import (
     percentile_interval,
 )
 from oppo_real.validate.measure import MeasuredRun, Turn, plan_turns, run_from_plain
-from oppo_real.validate.present import share_rows, speedup_rows
+from oppo_real.validate.present import share_rows, speedup_rows, tables
 from oppo_real.validate.views import STAGES, WORK, StepView
 from oppo_sim.errors import OppoError
 
@@ -63,6 +65,25 @@ def test_how_fast_the_machine_was_in_a_round_cancels() -> None:
     # Rounds on a machine at full, half and a third of its speed; the policy is 1.5 times as fast in all.
     sequential = [run(99, 6 * slow, 12 * slow) for slow in (1, 2, 3)]
     assert measured_speedup(sequential, [run(99, 6 * slow) for slow in (1, 2, 3)], 1) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("name", ["oppo", "april:overcommit=12:max_deferrals=3"])
+def test_at_80_columns_stages_keep_their_names_what_was_predicted_and_the_error(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    measured = {"sequential": [run(50, 10, 10)], name: [run(50, 5, 5)]}
+    found = compare_predictions({"sequential": [run(7, 11, 11)], name: [run(7, 5, 5)]}, measured, 1)
+    console = Console(width=80, file=StringIO(), color_system=None)
+    stages = list(tables(found, "sequential", "seconds"))[1]
+    console.print(stages)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    heads = [str(column.header).replace("\n", " ") for column in stages.columns]
+    assert heads[:5] == ["policy", "stage", "predicted", "measured", "error"], text
+    words = " ".join(text.split())
+    assert "gen 5.50 5.00 +10.0 %" in words
+    assert "not shown at 80 columns: " in words
+    assert "lowest to highest (--json has them)" in words
 
 
 def test_errors_spread_and_speed_ups() -> None:

@@ -61,9 +61,10 @@ class RunFolder:
     A context manager: however the block ends, another run may then replace this one.
     """
 
-    def __init__(self, root: Path, journal: BinaryIO) -> None:
+    def __init__(self, root: Path, journal: BinaryIO, *, holds_earlier: bool = False) -> None:
         """Use ``open_run_folder``, which checks the folder first."""
         self.root = root
+        self._holds_earlier = holds_earlier
         self._names: list[str] = []
         self._finished = False
         self._journal = journal
@@ -75,6 +76,25 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._release()
+
+    @property
+    def holds_earlier(self) -> bool:
+        """An earlier run is still in it, to be removed by ``clear``."""
+        return self._holds_earlier
+
+    def clear(self) -> None:
+        """Remove the earlier run that was kept. Raises OppoError as ``open_run_folder`` does."""
+        if self._holds_earlier:
+            _remove_earlier_run(self.root, self._journal)
+            self._holds_earlier = False
+
+    def leave_earlier(self) -> None:
+        """Leave the earlier run that was kept as it was found. Says nothing if the disk refuses."""
+        self._finished = True
+        with suppress(OSError):
+            if (self.root / MANIFEST).is_file() and not self._journal.seek(0, 2):
+                (self.root / JOURNAL).unlink()  # this one's
         self._release()
 
     def path(self, name: str) -> Path:
@@ -230,12 +250,15 @@ class FinishedRun:
                 )
 
 
-def open_run_folder(path: str | Path, kind: str, *, force: bool = False) -> RunFolder:
+def open_run_folder(
+    path: str | Path, kind: str, *, force: bool = False, keep_earlier: bool = False
+) -> RunFolder:
     """Make an empty run folder, parents included, and check that it can be written.
 
     Nothing is ever overwritten. ``force`` makes room where an earlier run of this ``kind`` (``run_kinds``)
     lies: it deletes the files that the run's manifest lists (its journal, if it never finished) and leaves
-    all others alone.
+    all others alone. ``keep_earlier``: not yet, but when the caller calls ``clear``; until then nothing
+    may be written.
     Raises OppoError when the folder holds something else or another run that goes on, or the disk refuses.
     """
     root = Path(path)
@@ -254,11 +277,12 @@ def open_run_folder(path: str | Path, kind: str, *, force: bool = False) -> RunF
             if beside and not present:
                 (root / JOURNAL).unlink()
                 raise OppoError(_not_empty(root, beside, force=False))
-            _remove_earlier_run(root, journal)
+            if not keep_earlier:
+                _remove_earlier_run(root, journal)
         except BaseException:
             journal.close()
             raise
-    return RunFolder(root, journal)
+    return RunFolder(root, journal, holds_earlier=keep_earlier)
 
 
 def refuse_taken(folder: Path, kind: str, force: bool) -> None:

@@ -78,7 +78,12 @@ def command(
         def progress(done: int, row: Mapping[str, Any]) -> None:
             bar.update(task, completed=done, description=f"{title}{_stage_times(row)}")
 
-        written = run_to_folder(RealRequest(setup, folder, force, resume, shown, figures), progress)
+        try:
+            written = run_to_folder(RealRequest(setup, folder, force, resume, shown, figures), progress)
+        except KeyboardInterrupt as error:
+            if not str(error):
+                raise
+            return options.interrupted(str(error))
     return show_run(written, as_json)
 
 

@@ -10,6 +10,7 @@ from oppo_real.run.start import Progress, execute, real_manifest
 from oppo_sim.columns import RESPONSE_LENGTH, STEP, TRAINED_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.files import partial_path
+from oppo_sim.report.labels import counted
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.run_folder import JOURNAL, MANIFEST, TRACE, RunFolder, open_run_folder
 from oppo_sim.run_kinds import MEASURED
@@ -32,7 +33,8 @@ class RealRequest:
 
 
 def run_to_folder(request: RealRequest, progress: Progress) -> StoredRun:
-    """Run and write a run folder. An interruption (Ctrl-C) finishes the folder with the steps that are done.
+    """Run and write a run folder. An interruption (Ctrl-C) finishes the folder with the steps that are done;
+    one before a checkpoint is restored leaves what is there, and raises KeyboardInterrupt that says so.
 
     Raises OppoError for a folder that is taken, a disk that refuses, a checkpoint that does not fit, and a
     run that fails: then the folder keeps the last checkpoint, to resume from, or nothing if there is none.
@@ -53,7 +55,8 @@ def run_to_folder(request: RealRequest, progress: Progress) -> StoredRun:
         at_end = saved is not None and saved.next_step == setup.base.steps
         if at_end and (request.folder / MANIFEST).is_file():
             raise nothing_left(path, setup.base.steps)
-    with open_run_folder(request.folder, MEASURED, force=request.force or request.resume) as folder:
+    force = request.force or request.resume
+    with open_run_folder(request.folder, MEASURED, force=force, keep_earlier=resume) as folder:
         if not resume:
             path.unlink(missing_ok=True)
         partial_path(path).unlink(missing_ok=True)
@@ -74,9 +77,13 @@ def _run_into(
             progress=progress,
             checkpoints=checkpoints,
             record=record,
+            restored=folder.clear,
         )
     except KeyboardInterrupt:
         interrupted = True
+        if folder.holds_earlier:
+            _leave(folder)
+            raise KeyboardInterrupt(_still_there(checkpoints)) from None
         if not record.metric_rows:
             _leave(folder)
             raise
@@ -117,10 +124,20 @@ def _run_into(
 def _leave(folder: RunFolder) -> bool:
     """A run came to nothing: leave a folder that it can be resumed from (True), or none that looks like a
     run."""
+    if folder.holds_earlier:
+        folder.leave_earlier()
+        return True
     if (folder.root / FILE).exists():
         return True
     folder.withdraw()
     return False
+
+
+def _still_there(checkpoints: Checkpoints | None) -> str:
+    """Of a run that did not begin to go on."""
+    saved = None if checkpoints is None else checkpoints.load()
+    steps = "" if saved is None else f" of {counted(saved.next_step, 'step')}"
+    return f"the checkpoint{steps} is kept, and what was written beside it; with --resume"
 
 
 def _failed(error: OppoError, record: Record, resumable: bool) -> OppoError:

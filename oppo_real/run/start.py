@@ -92,9 +92,11 @@ def execute(
     checkpoints: Checkpoints | None = None,
     record: Record | None = None,
     kept: "KeptEngines | None" = None,
+    restored: Callable[[], None] | None = None,
 ) -> Record:
     """Run all steps into a sink; ``checkpoints`` says where to go on from and where to save. ``record`` is
-    filled as the run goes. ``kept``: engines of runs before, and for runs to come."""
+    filled as the run goes. ``kept``: engines of runs before, and for runs to come. ``restored``: called when
+    engines run and ``record`` and ``sink`` have all steps of the checkpoint, before a new one."""
     steps = setup.base.steps
     if timeline is not None and not 0 <= timeline[0] <= timeline[1] < steps:
         raise OppoError(
@@ -106,6 +108,8 @@ def execute(
     state = None if checkpoints is None else checkpoints.load()
     if state is not None and state.next_step == steps:  # it ended while its tables were written
         restore_record(state, record, sink)
+        if restored is not None:
+            restored()
         return record
     with open_run(setup, 0.0 if state is None else state.elapsed_s, kept=kept) as opened:
         first = 0 if state is None else state.next_step
@@ -120,6 +124,8 @@ def execute(
         plant = make_plant(opened.inputs(timeline, first, after_step), sinks)
         if state is not None and checkpoints is not None:
             checkpoints.restore(state, plant, opened.training, record, sink)
+            if restored is not None:
+                restored()
             if progress is not None:
                 progress(first, {})
         record.resolved = opened.resolved

@@ -139,6 +139,45 @@ def test_an_interrupted_run_keeps_its_steps_and_the_timeline_it_has(tmp_path: Pa
     assert "figures/gantt.png" in run.files
 
 
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, OppoError("no GPU is free")])
+def test_a_resumed_run_that_ends_before_it_is_restored_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
+    section = {"lock_step": True, "checkpoint_every": 2}
+    folder = tmp_path / "run"
+    run_to_folder(request(folder, section, steps=4), lambda done, row: None)
+    names = sorted(path.name for path in folder.iterdir())
+
+    def ended(*args: object, **kwargs: object) -> None:
+        raise fault
+
+    with monkeypatch.context() as broken:
+        broken.setattr("oppo_real.run.start.open_run", ended)
+        with pytest.raises((KeyboardInterrupt, OppoError), match=r"checkpoint of 4 steps .*--resume|no GPU"):
+            run_to_folder(request(folder, section, resume=True, steps=6), lambda done, row: None)
+    assert sorted(path.name for path in folder.iterdir()) == names
+    read_run_folder(folder).verify()
+    longer = run_to_folder(request(folder, section, resume=True, steps=6), lambda done, row: None)
+    assert len(longer.steps) == 6
+    read_run_folder(folder).verify()
+
+
+def test_the_command_says_that_a_checkpoint_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, real={"checkpoint_every": 2}, steps=4)
+    args = ["run", str(path), "-o", str(tmp_path / "run"), "--no-figures", "--quiet"]
+    assert CliRunner().invoke(group, args).exit_code == 0
+
+    def ended(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("oppo_real.run.start.open_run", ended)
+    found = CliRunner().invoke(group, [*args, "--steps", "8", "--resume"], standalone_mode=False)
+    assert found.return_value == 130
+    assert "the checkpoint of 4 steps is kept" in found.stderr
+    assert "with --resume, the same command goes on from there" in found.stderr
+    assert len(read_run_folder(tmp_path / "run").frame("steps.parquet")) == 4
+
+
 def test_a_run_that_fails_keeps_a_checkpoint_or_nothing_and_says_which(tmp_path: Path) -> None:
     def fail(done: int, row: object) -> None:
         if done == 2:

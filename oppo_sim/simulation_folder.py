@@ -56,8 +56,8 @@ class RunOutput:
     lengths: "Callable[[], pd.DataFrame] | None"
     """Trained step and response length of each trained rollout, asked for only if figures are drawn; None:
     they were not kept."""
-    trace_lengths: Sequence[int]
-    """Tokens, what the lengths are shown beside."""
+    trace_lengths: Sequence[int] | None
+    """Tokens, what the lengths are shown beside; None: no trace decided them."""
     spans: Sequence[Span]
     markers: Sequence[Marker]
     interrupted: bool

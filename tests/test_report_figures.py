@@ -196,6 +196,14 @@ def test_lengths_leave_out_what_was_not_trained() -> None:
         g.response_length_figure(rollout_frame(), [])
 
 
+def test_lengths_that_no_trace_decided_are_shown_alone() -> None:
+    figure = g.response_length_figure(rollout_frame(), None, "a task")
+    check_readable(figure)
+    (axis,) = figure.axes
+    (label,) = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert label.startswith("trained: mean ")
+
+
 def test_controls_are_drawn_only_where_they_vary() -> None:
     figure = g.controls_figure(step_frame())
     assert figure is not None

@@ -105,11 +105,7 @@ def _run_into(
         steps=frames.steps()[:count],
         warmup_steps=setup.base.warmup_steps,
         lengths=lambda: rollouts[[TRAINED_STEP, RESPONSE_LENGTH]],
-        trace_lengths=(
-            setup.base.replay.response_lengths
-            if setup.config.mode == "replay"
-            else rollouts[RESPONSE_LENGTH].tolist()
-        ),
+        trace_lengths=setup.base.replay.response_lengths if setup.config.mode == "replay" else None,
         spans=record.spans,
         markers=record.markers,
         interrupted=interrupted,

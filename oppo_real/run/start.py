@@ -151,6 +151,7 @@ def _gpus(config: RealConfig) -> int:
 def _as_run(setup: RealSetup) -> dict[str, Any]:
     """The ``real:`` section with what the scenario's ``training:`` section decides of it."""
     plain = setup.config.model_dump(mode="json")
+    plain["ppo"]["enabled"] = setup.config.trains
     if setup.config.trains:
         plain["ppo"] |= setup.config.ppo_config(setup.base.scenario.training).model_dump(mode="json")
     return plain
@@ -162,6 +163,8 @@ def real_manifest(setup: RealSetup, resolved: Mapping[str, Any]) -> dict[str, An
 
     manifest = run_manifest(setup.base, setup.policy_name, engine=setup.config.engine)
     del manifest["num_gpus"]  # the simulator's placement
+    if setup.config.mode == "train":  # prompts and lengths are of the task
+        del manifest["trace"], manifest["trace_sha256"]
     if gpus := _gpus(setup.config):
         manifest["num_gpus"] = gpus
     found = {}

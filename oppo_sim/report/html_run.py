@@ -120,7 +120,7 @@ def _answer(steps: "pd.DataFrame", unit: Unit | None) -> tuple[str, ...]:
             f"Mean staleness is {measured_label(stale, 'number')} (highest"
             f" {measured_label(oldest, 'count')})."
         )
-        if c.TRACE_LENGTH_MEAN in steps.columns:
+        if _of_a_trace(steps):
             bias = float(np.nanmean(steps[c.LENGTH_MEAN]) / np.nanmean(steps[c.TRACE_LENGTH_MEAN])) - 1.0
             which = "shorter" if bias < 0 else "longer"
             sentences.append(
@@ -128,6 +128,12 @@ def _answer(steps: "pd.DataFrame", unit: Unit | None) -> tuple[str, ...]:
                 " draws are part of that, a comparison pairs them with sequential."
             )
     return tuple(sentences)
+
+
+def _of_a_trace(steps: "pd.DataFrame") -> bool:
+    """Lengths were those of a trace; a run that trains on a task samples its own."""
+    column = c.TRACE_LENGTH_MEAN
+    return column in steps.columns and bool(np.isfinite(steps[column].to_numpy(dtype=np.float64)).any())
 
 
 def _pictures(
@@ -169,9 +175,11 @@ def _pictures(
                 f"{stem}-controls", controls, "Knobs by step", "Overcommit and chunk size in force, by step."
             )
         )
-    alt = "Distribution of the response lengths that were trained, against the trace's, and by quantile."
     if _LENGTHS in run.files:
-        title = "Response lengths (length bias)"
+        title, alt = "Response lengths", "Distribution of the response lengths that were trained."
+        if _of_a_trace(steps):
+            title += " (length bias)"
+            alt = f"{alt[:-1]}, against the trace's, and by quantile."
         found.append(stored_picture(run.path(_LENGTHS), f"{stem}-lengths", title, alt))
     return tuple(found)
 

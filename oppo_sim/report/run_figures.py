@@ -25,6 +25,8 @@ from oppo_sim.runs.distributions import counted
 from oppo_sim.tables import largest, numbers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
@@ -78,49 +80,37 @@ def stage_times_figure(
 
 
 def response_length_figure(
-    rollouts: "pd.DataFrame", trace_lengths: ArrayLike, title: str = "", warmup_steps: int = 0
+    rollouts: "pd.DataFrame", trace_lengths: ArrayLike | None, title: str = "", warmup_steps: int = 0
 ) -> "Figure":
     """Response lengths that were trained against those of the trace: distribution, and quantile by quantile.
+    None: no trace decided them, and their distribution is all there is.
 
     A curve above the trace's means that shorter responses were trained than the trace has (length bias).
     Rollouts without a ``trained_step`` (empty or negative), and those trained in the warm-up, are left out.
-    Raises OppoError when either side is empty.
+    Raises OppoError where nothing was trained, and for a trace without lengths.
     """
     trained_step = numbers(rollouts, c.TRAINED_STEP, "rollout")
     trained = numbers(rollouts, c.RESPONSE_LENGTH, "rollout")[trained_step >= max(0, warmup_steps)]
+    if not len(trained):
+        raise OppoError("no rollout was trained: there are no response lengths to show")
+    shares = np.linspace(0.0, 1.0, _ECDF_POINTS)
+    trained_at = np.quantile(trained, shares)
+    if trace_lengths is None:
+        figure, (axis,) = new_figure([3.8])
+        _draw_lengths(axis, shares, {"trained": (trained, TRAINED, 1.6)})
+        set_title(axis, title)
+        return figure
     trace = np.asarray(trace_lengths, dtype=np.float64)
     trace = trace[np.isfinite(trace)]
-    if not len(trained):
-        raise OppoError("no rollout was trained: there are no response lengths to compare with the trace's")
     if not len(trace):
         raise OppoError(
             "the trace has no response lengths: there is nothing to compare the trained ones with"
         )
-    shares = np.linspace(0.0, 1.0, _ECDF_POINTS)
-    trained_at, trace_at = np.quantile(trained, shares), np.quantile(trace, shares)
+    trace_at = np.quantile(trace, shares)
     bias = float(np.mean(trained) / np.mean(trace) - 1.0)
 
     figure, (left, right) = new_figure([3.8], columns=2)
-    left.plot(
-        trace_at,
-        shares,
-        color=TRACE,
-        linewidth=2.2,
-        label=f"trace: mean {significant(float(np.mean(trace)), 4)}",
-    )
-    left.plot(
-        trained_at,
-        shares,
-        color=TRAINED,
-        linewidth=1.6,
-        label=f"trained: mean {significant(float(np.mean(trained)), 4)}",
-    )
-    if trace_at[-1] > 20 * max(1.0, float(np.median(trace))):
-        left.set_xscale("log")
-    left.set_xlabel("response length (tokens)")
-    left.set_ylabel("share of rollouts not longer")
-    left.set_ylim(0, 1.02)
-    left.legend(fontsize=8.5, frameon=False, loc="lower right")
+    _draw_lengths(left, shares, {"trace": (trace, TRACE, 2.2), "trained": (trained, TRAINED, 1.6)})
 
     inner = (shares >= 0.01) & (shares <= 0.99)
     right.axhline(0.0, color=TRACE, linewidth=2.2)
@@ -146,6 +136,22 @@ def response_length_figure(
     _at_least(right, 2.0)
     set_title(left, title)
     return figure
+
+
+def _draw_lengths(
+    axis: "Axes", shares: "NDArray[np.float64]", drawn: "Mapping[str, tuple[NDArray[np.float64], str, float]]"
+) -> None:
+    """Curves by name: lengths, colour and width. On a logarithmic axis where the first has a long tail."""
+    for name, (lengths, colour, width) in drawn.items():
+        label = f"{name}: mean {significant(float(np.mean(lengths)), 4)}"
+        axis.plot(np.quantile(lengths, shares), shares, color=colour, linewidth=width, label=label)
+    first, *_ = drawn.values()
+    if np.max(first[0]) > 20 * max(1.0, float(np.median(first[0]))):
+        axis.set_xscale("log")
+    axis.set_xlabel("response length (tokens)")
+    axis.set_ylabel("share of rollouts not longer")
+    axis.set_ylim(0, 1.02)
+    axis.legend(fontsize=8.5, frameon=False, loc="lower right")
 
 
 def controls_figure(steps: "pd.DataFrame", title: str = "") -> "Figure | None":

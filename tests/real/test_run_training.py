@@ -3,25 +3,63 @@
 from __future__ import annotations
 
 import math
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from oppo_real.ppo import metrics
+from oppo_real.run.folder import RealRequest, run_to_folder
+from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import run_real
 from oppo_real.task.arithmetic import MAX_OPERATIONS
 from oppo_sim import columns as c
+from oppo_sim.report.html_run import run_chapter
+from oppo_sim.report.run_figures import response_length_figure
+from oppo_sim.run_folder import read_run_folder
+from oppo_sim.scenario.schema import Scenario
 from tests.real.real_scenario import real_scenario
 
 ON_POLICY = {"num_ppo_epochs": 1, "learning_rate": 3e-3, "carried": "behaviour"}
 
 
-def train(policy: Any, **fields: Any) -> Any:
+def scenario_of(policy: Any, **fields: Any) -> Scenario:
     section = {"mode": "train", "models": {}, "sft": {"steps": 12, "batch_size": 8}, "ppo": ON_POLICY}
-    scenario = real_scenario(
+    return real_scenario(
         section, policy=policy, max_prompt_length=3 + 3 * MAX_OPERATIONS, max_response_length=48, **fields
     )
-    return run_real(scenario)
+
+
+def train(policy: Any, **fields: Any) -> Any:
+    return run_real(scenario_of(policy, **fields))
+
+
+def test_a_run_that_samples_its_answers_says_nothing_of_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def drawn(*args: Any) -> Figure:
+        seen.append(response_length_figure(*args))
+        return seen[-1]
+
+    monkeypatch.setattr("oppo_sim.report.run_figures.response_length_figure", drawn)
+    setup = build_real_setup(scenario_of("sequential", rollout_batch_size=4, steps=2))
+    run_to_folder(RealRequest(setup, tmp_path / "run"), lambda done, row: None)
+    (figure,) = seen
+    assert [text.get_text()[:8] for axis in figure.axes for text in axis.get_legend().get_texts()] == [
+        "trained:"
+    ]
+    found = read_run_folder(tmp_path / "run")
+    assert not {"trace", "trace_sha256"} & set(found.manifest)
+    assert found.manifest["real"]["ppo"]["enabled"] is True
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chapter = run_chapter(found, "run")
+    told = [*chapter.answer, *(part.title for each in chapter.sections for part in each.pictures)]
+    assert not [text for text in told if "trace" in text or "bias" in text]
 
 
 def test_the_trainer_sees_the_log_probabilities_of_the_weights_that_sampled() -> None:

@@ -43,13 +43,18 @@ def have_search(
         kept.parent.mkdir(parents=True, exist_ok=True)
     # As the validation predicts: stages that the run does not have take no time, one machine is shared.
     save_profile(as_run(found, real_config(scenario)), kept)
+    measured = on_profile_of(scenario, folder)
+    run_tuning(TuneRequest(measured, folder, steps=steps, jobs=None), tell)
+    return True
+
+
+def on_profile_of(scenario: "Scenario", folder: Path) -> "Scenario":
+    """What is searched in ``folder`` for a validation of ``scenario``: on the profile that is kept beside."""
     placement = scenario.placement
     if placement.scoring == "separate" and placement.shares_host is None:
         placement = placement.model_copy(update={"shares_host": True})
-    costs = ProfileCostConfig(kind="profile", path=str(kept.resolve()))
-    measured = scenario.model_copy(update={"costs": costs, "placement": placement})
-    run_tuning(TuneRequest(measured, folder, steps=steps, jobs=None), tell)
-    return True
+    costs = ProfileCostConfig(kind="profile", path=str(beside(folder, ".profile.json").resolve()))
+    return scenario.model_copy(update={"costs": costs, "placement": placement})
 
 
 def _measured(scenario: "Scenario", profile: Path | None) -> Profile | None:

@@ -6,6 +6,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from oppo_real.validate.search import on_profile_of
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import BASELINE
@@ -27,8 +28,8 @@ _APART: Final = 0.01
 repeats tell from each other on a quiet machine."""
 _POLICY: Final = "policy."
 _SAME: Final = (
-    "rollout_batch_size", "group_size", "max_prompt_length", "max_response_length", "rollout", "scoring",
-    "training",
+    "rollout_batch_size", "group_size", "max_prompt_length", "max_response_length", "trace", "rollout",
+    "scoring", "training", "placement", "cluster",
 )  # fmt: skip
 """Sections that a search leaves as they are, and that decide what is best."""
 
@@ -45,7 +46,7 @@ def variants_of_search(scenario: "Scenario", folder: Path) -> tuple[LabelledPoli
     if not (folder / TUNE).is_file() or not path.is_file():
         raise OppoError(f"{folder} holds no finished search ({TUNE}): give the folder of 'oppo tune'")
     record = _read(folder / TUNE)
-    _refuse_other(scenario, folder)
+    _refuse_other(scenario, folder, record)
     frame = read_table(path, "run the search again")
     if missing := sorted({POLICY_NAME, c.REGRET, c.STATUS, c.BROKEN} - set(frame.columns)):
         raise OppoError(f"{path} lacks the column {missing[0]}: run the search again")
@@ -98,18 +99,43 @@ def _read(path: Path) -> dict[str, Any]:
     return record
 
 
-def _refuse_other(scenario: "Scenario", folder: Path) -> None:
+def _refuse_other(scenario: "Scenario", folder: Path, record: Mapping[str, Any]) -> None:
     """Raise OppoError where the search was of another run: its choice may be none here."""
     path = folder / BEST
     if not path.is_file():  # nothing kept all bounds
-        return
-    searched, own = (load_scenario(path).to_plain(), scenario.to_plain())
-    for name in _SAME:
-        if searched.get(name) != own.get(name):
+        known = {one.content_hash for one in (scenario, on_profile_of(scenario, folder))}
+        if record.get("scenario_sha256") not in known:
             raise OppoError(
-                f"{folder} searched another scenario than {scenario.source} ({name} is {searched.get(name)}"
-                f" there and {own.get(name)} here): search this one"
+                f"{folder} searched another scenario than {scenario.source} (their SHA-256 differ): search"
+                " this one, or give the --set that the search was given"
             )
+        return
+    searched, own = _compared(load_scenario(path)), _compared(scenario)
+    if scenario.placement.shares_host is None:  # a validation, and its search, say it themselves
+        del searched["placement.shares_host"], own["placement.shares_host"]
+    for name in sorted({*searched, *own}):
+        there, here = (json.dumps(plain.get(name)) for plain in (searched, own))
+        if there != here:
+            raise OppoError(
+                f"{folder} searched another scenario than {scenario.source} ({name} is {there} there and"
+                f" {here} here): search this one"
+            )
+
+
+def _compared(scenario: "Scenario") -> dict[str, Any]:
+    """What must be the same, by section and field. The trace's path starts nowhere in particular."""
+    plain = scenario.to_plain()
+    if (given := plain["trace"].get("path")) is not None:
+        plain["trace"]["path"] = str(((scenario.base_dir or Path()) / given).resolve())
+    found = {}
+    for name in _SAME:
+        section = plain.get(name)
+        found |= (
+            {f"{name}.{key}": value for key, value in section.items()}
+            if isinstance(section, dict)
+            else {name: section}
+        )
+    return found
 
 
 def _of_trial(scenario: "Scenario", row: Mapping[str, Any], fields: Sequence[str]) -> LabelledPolicy:

@@ -144,6 +144,14 @@ def test_the_settings_that_a_search_ranks(tmp_path: Path) -> None:
     assert "another scenario than" in (said := run_refused(larger, "--from-tune", str(searched)))
     assert "rollout_batch_size is 4 there and 8 here" in said
 
+    for setting in ("trace.length_factor=0.3", "placement.shares_host=false"):
+        said = run_refused(file, "--set", setting, "--from-tune", str(searched))
+        assert "another scenario than" in said and f"({setting.partition('=')[0]} is " in said
+    (searched / "best.yaml").unlink()  # nothing kept all bounds
+    assert len(variants_of_search(scenario, searched)) == len(variants)
+    said = run_refused(file, "--set", "trace.length_factor=0.3", "--from-tune", str(searched))
+    assert "another scenario than" in said
+
     (searched / "tune.json").unlink()  # a search that was killed while it wrote
     said = run_refused(file, "--from-tune", str(searched))
     assert "no finished search" in said and "oppo calibrate" in said and "--profile" in said
@@ -178,6 +186,10 @@ def test_one_command_searches_on_measured_seconds_and_runs_what_is_found(
         0
     }
     assert not have_search(load_scenario(file), searched, None, None, lambda told: None)
+    # It is of this scenario, whether anything kept its bounds or not.
+    chosen = [one.label for one in variants_of_search(load_scenario(file), searched)]
+    (searched / "best.yaml").unlink()
+    assert [one.label for one in variants_of_search(load_scenario(file), searched)] == chosen
 
 
 def test_what_cannot_be_run_is_refused_before_a_search(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def command(
     require_engine("torch")
     from oppo_real.calibrate.session import Effort
     from oppo_real.validate.present import show
-    from oppo_real.validate.session import ValidateRequest, check_before, validate
+    from oppo_real.validate.session import ValidateRequest, check_before, check_kept, validate
     from oppo_real.validate.variants import variants_of_search
     from oppo_real.validate.write import write_validation
     from oppo_sim.errors import OppoError
@@ -101,16 +101,18 @@ def command(
         )
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-validate"
     options.refuse_taken(folder, VALIDATION, force)
+    if not measure:
+        check_kept(folder, from_tune)
     if from_tune is not None:
         from oppo_real.validate.search import have_search
 
         if measure:
             check_before(loaded, profile)
-        try:
-            with told_progress(loaded.name, "search", as_json) as tell:
-                have_search(loaded, from_tune, profile, steps, tell)
-        except KeyboardInterrupt:
-            return options.interrupted(f"finished runs of the search are kept in {from_tune}")
+            try:
+                with told_progress(loaded.name, "search", as_json) as tell:
+                    have_search(loaded, from_tune, profile, steps, tell)
+            except KeyboardInterrupt:
+                return options.interrupted(f"finished runs of the search are kept in {from_tune}")
         chosen = variants_of_search(loaded, from_tune)
     else:
         labels = options.policies(DEFAULT if policies is None else policies)

@@ -37,6 +37,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import beside
 from oppo_sim.scenario.policy_label import LabelledPolicy
 from oppo_sim.scenario.schema import Scenario
+from oppo_sim.tune.folder import TUNE
 
 CHANGED: Final = 0.1
 """A given profile's seconds of the baseline may be off by this share before the user is told."""
@@ -184,10 +185,7 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
                 " are left out"
             )
         if not alternatives:
-            notes.append(
-                "predicted speed-ups have no interval: this needs a calibration of the same command, with two"
-                " visits a point"
-            )
+            notes.append(f"predicted speed-ups have no interval: {_no_interval(session, unanswered)}")
     seconds = [sum(step.seconds["step"] for step in runs[0]) for runs in predicted.values()]
     run_spread = 0.0
     if session is not None:
@@ -209,15 +207,35 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     return Validated(request, comparison, tuple(runs), profile, here, versions, load, tuple(notes))
 
 
+def _no_interval(session: CalibrationSession | None, unanswered: int) -> str:
+    """Why, and what would give one."""
+    if session is None:
+        return "this needs a calibration of the same command, so leave out --profile"
+    if unanswered:
+        return "the calibration is too noisy; measure on a quieter machine, or with more --budget-s"
+    return "every point of the calibration was visited once, and this needs two visits; give more --budget-s"
+
+
+def check_kept(work: Path, searched: Path | None) -> None:
+    """Refuse early to conclude without measuring where nothing is kept: of the validation that goes to
+    ``work``, and of the search that it was of, if of one. Raises OppoError."""
+    for suffix, what in ((".profile.json", "calibration"), (".runs.jsonl", "round of runs")):
+        if not (path := beside(work, suffix)).exists():
+            raise OppoError(
+                f"there is no {path}: to conclude without measuring takes a validation of the same scenario"
+                f" with the same -o that was interrupted after its first {what}"
+            )
+    if searched is not None and not (searched / TUNE).is_file():
+        raise OppoError(
+            f"{searched} holds no finished search ({TUNE}): --no-measure makes none, so give the folder of"
+            " the search whose settings were run"
+        )
+
+
 def _kept(request: ValidateRequest) -> tuple[Profile, CalibrationSession]:
     """What an interrupted validation calibrated. Raises OppoError where it has not."""
-    path = request.beside(".profile.json")
-    if not path.exists():
-        raise OppoError(
-            f"there is no {path}: to conclude without measuring takes a validation of the same scenario with"
-            " the same -o that was interrupted after its first calibration"
-        )
-    return read_calibration(path, _sizes(request), request.scenario.seed)
+    check_kept(request.work, None)
+    return read_calibration(request.beside(".profile.json"), _sizes(request), request.scenario.seed)
 
 
 def _sizes(request: ValidateRequest) -> Sizes:

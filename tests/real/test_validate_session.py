@@ -3,11 +3,12 @@ what is refused."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
 
+from oppo_real.calibrate.session import CalibrationSession
 from oppo_real.run import start
 from oppo_real.validate import measure, session
 from oppo_real.validate.measure import RealRuns, core_share
@@ -122,7 +123,8 @@ def test_the_report_of_a_calibrated_run(tmp_path: Path) -> None:
         "--json",
     )
     assert again.exit_code == 0
-    assert any("no interval" in note for note in json.loads(again.stdout)["notes"])
+    (note,) = [note for note in json.loads(again.stdout)["notes"] if "no interval" in note]
+    assert note.endswith("so leave out --profile")
 
     # A profile of a machine that trained a hundred times as long does not pass for one of this.
     aged = json.loads(folder.path("profile.json").read_text())
@@ -248,6 +250,13 @@ def test_an_interrupted_validation_is_concluded_without_its_engines(
         file.write("{}\n")
     with pytest.raises(OppoError, match="are not the samples that"):
         run(*asked, "--no-measure", "--force")
+
+
+def test_why_there_is_no_interval_is_told_with_what_would_give_one() -> None:
+    calibrated = cast(CalibrationSession, object())
+    assert "visited once" in (few := session._no_interval(calibrated, 0)) and "--budget-s" in few
+    assert "too noisy" in session._no_interval(calibrated, 200)
+    assert "leave out --profile" in session._no_interval(None, 0)
 
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:

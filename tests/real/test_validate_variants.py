@@ -203,6 +203,19 @@ def test_what_cannot_be_run_is_refused_before_a_search(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_without_measuring_nothing_is_searched(tmp_path: Path) -> None:
+    (tmp_path / "measured.json").write_text(json.dumps(profile_content()))
+    file = scenario_file(tmp_path, costs={"kind": "profile", "path": "measured.json"}, real=REAL)
+    asked = (file, "--no-measure", "--from-tune", str(tmp_path / "none"), "-o", str(tmp_path / "out"))
+    assert "out.profile.json: to conclude without measuring takes" in run_refused(*asked)
+    (tmp_path / "out.profile.json").write_text("{}")
+    assert "out.runs.jsonl: to conclude without measuring takes" in run_refused(*asked)
+    (tmp_path / "out.runs.jsonl").write_text("")
+    said = run_refused(*asked)
+    assert "none holds no finished search" in said and "calibrate" not in said
+    assert not (tmp_path / "none").exists() and not (tmp_path / "none.profile.json").exists()
+
+
 def test_regret_is_what_the_predicted_choice_costs() -> None:
     def step(predicted: float) -> dict[str, Prediction]:
         return {"step": Prediction(predicted, nan, nan, nan)}

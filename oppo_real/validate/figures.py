@@ -58,35 +58,57 @@ def stages_figure(found: PredictionAccuracy, unit: str, title: str = "") -> "Fig
 
 
 def speedups_figure(found: PredictionAccuracy, baseline: str, title: str = "") -> "Figure":
-    """Predicted against measured speed-up with 95 % intervals, where one is predicted; the band is ±10 %."""
-    figure, (axis,) = new_figure([4.2])
-    settled = [one for one in found.speedups if one.settled]
-    values = [1.0, *(number for one in settled for number in (one.predicted, one.measured))]
-    low, high = min(values) * 0.88, max(values) * 1.12
+    """Predicted against measured speed-up with 95 % intervals, where one is predicted; the band is ±10 %.
+    Points are numbered in the order of their measured speed-ups."""
+    from matplotlib.lines import Line2D
+
+    figure, (axis,) = new_figure([4.2], below=0.3)
+    settled = sorted((one for one in found.speedups if one.settled), key=lambda one: one.measured)
+    ends = [
+        number
+        for one in settled
+        for middle, low, high in (
+            (one.predicted, one.predicted_low, one.predicted_high),
+            (one.measured, one.measured_low, one.measured_high),
+        )
+        for number in (middle, low, high)
+        if np.isfinite(number)
+    ]
+    values = np.array([1.0, *ends])
+    low, high = float(values.min()) * 0.88, float(values.max()) * 1.12
     line = np.array([low, high])
     axis.fill_between(line, line * 0.9, line * 1.1, color=FAINT, alpha=0.18, linewidth=0)
     axis.plot(line, line, color=FAINT, linewidth=1.0)
-    for place, one in enumerate(sorted(settled, key=lambda one: one.measured)):
+    for number, one in enumerate(settled, start=1):
         axis.errorbar(
             one.measured,
             one.predicted,
             xerr=_reach(one.measured, one.measured_low, one.measured_high),
             yerr=_reach(one.predicted, one.predicted_low, one.predicted_high),
-            fmt="o",
-            color=TRAINED,
+            fmt="none",
             ecolor=INK,
             elinewidth=1.0,
             capsize=2.5,
         )
-        left = place % 2 == 1  # neighbours' names do not meet
-        axis.annotate(
-            one.policy,
-            (one.measured, one.predicted),
-            textcoords="offset points",
-            xytext=(-7, 5) if left else (7, -10),
-            ha="right" if left else "left",
-            fontsize=9,
+        axis.text(
+            one.measured,
+            one.predicted,
+            str(number),
+            ha="center",
+            va="center",
+            fontsize=8,
+            color="white",
+            bbox={"boxstyle": "circle,pad=0.2", "facecolor": TRAINED, "edgecolor": "white", "linewidth": 0.6},
         )
+    legend_below(
+        figure,
+        [
+            Line2D([], [], marker=f"${number}$", color=TRAINED, linestyle="", markersize=6)
+            for number, _ in enumerate(settled, start=1)
+        ],
+        [one.policy for one in settled],
+        columns=4,
+    )
     axis.set_xlim(low, high)
     axis.set_ylim(low, high)
     axis.set_xlabel(f"measured speed-up against {baseline} (95 % interval)")

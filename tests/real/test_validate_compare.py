@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from io import StringIO
 from math import isnan, nan, sqrt
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from rich.console import Console
 from oppo_real.calibrate.fit import middle
 from oppo_real.validate.compare import (
     Distribution,
+    PredictionAccuracy,
+    Speedup,
     agreement,
     bootstrap_speedup,
     compare_predictions,
@@ -20,6 +24,7 @@ from oppo_real.validate.compare import (
     measured_speedup,
     percentile_interval,
 )
+from oppo_real.validate.figures import speedups_figure
 from oppo_real.validate.measure import MeasuredRun, Turn, plan_turns, run_from_plain
 from oppo_real.validate.present import share_rows, speedup_rows, tables
 from oppo_real.validate.views import STAGES, WORK, StepView
@@ -84,6 +89,21 @@ def test_at_80_columns_stages_keep_their_names_what_was_predicted_and_the_error(
     assert "gen 5.50 5.00 +10.0 %" in words
     assert "not shown at 80 columns: " in words
     assert "lowest to highest (--json has them)" in words
+
+
+def test_the_figure_of_speed_ups_numbers_its_points_and_holds_their_intervals() -> None:
+    def speedup(policy: str, measured: float, predicted: float, high: float) -> Speedup:
+        return Speedup(policy, predicted, 0.5, high, measured, measured, measured, (predicted, predicted))
+
+    given = (speedup("oppo:chunk_size=24", 1.5, 1.6, 3.5), speedup("intra:chunk_size=24", 1.49, 1.0, 1.1))
+    figure = speedups_figure(cast(PredictionAccuracy, SimpleNamespace(speedups=given)), "sequential")
+    (axis,) = figure.axes
+    at = {text.get_text(): text.get_position() for text in axis.texts}
+    assert at == {"1": (1.49, 1.0), "2": (1.5, 1.6)}
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["intra:chunk_size=24", "oppo:chunk_size=24"]
+    for low, high in (axis.get_xlim(), axis.get_ylim()):
+        assert low < 0.5 and high > 3.5
 
 
 def test_errors_spread_and_speed_ups() -> None:

@@ -9,6 +9,7 @@ lost in their noise.
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from statistics import fmean, median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -52,6 +53,8 @@ class Visit:
     """Training: seconds by stage."""
     device_s: float | None = None
     """Decode, prefill, score: seconds of one such batch in which the GPU computed; None: not measured."""
+    measured_at: str | None = None
+    """When it ended, in UTC, as ISO 8601; None: it is not known."""
 
     @property
     def mean(self) -> float:
@@ -72,6 +75,8 @@ class Visit:
             plain["stages"] = dict(self.stages)
         if self.device_s is not None:
             plain["device_s"] = self.device_s
+        if self.measured_at is not None:
+            plain["measured_at"] = self.measured_at
         return plain
 
 
@@ -84,7 +89,13 @@ def visit_from_plain(plain: Mapping[str, Any], point: Point, number: int) -> Vis
         tuple(plain.get("host_seconds", ())),
         {str(k): float(v) for k, v in plain.get("stages", {}).items()},
         plain.get("device_s"),
+        plain.get("measured_at"),
     )
+
+
+def now_told() -> str:
+    """The time in UTC, to the second, as ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class _TimedActor:

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from math import log
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +28,7 @@ from oppo_real.calibrate.fit import (
     points_of,
     steadied,
 )
-from oppo_real.calibrate.measure import Visit
+from oppo_real.calibrate.measure import Visit, now_told
 from oppo_real.calibrate.plan import Point
 from oppo_real.engines.interface import prefix_caching
 from oppo_sim.columns import TRAINING_STAGES
@@ -300,7 +299,7 @@ def calibrate_from(
             engine=json.loads(json.dumps(origin.engine, default=str)),
             method=METHOD,
             repeats=min(fit.repeats for fit in fits),
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            date=max((visit.measured_at for visit in visits if visit.measured_at), default=now_told()),
             raw_samples=raw_samples,
         ),
         decode=decode_table(steadied(data["decode"], decode)),

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from math import ceil, isfinite
@@ -24,7 +24,7 @@ from oppo_real.calibrate.contention import (
     other_work,
 )
 from oppo_real.calibrate.contention_rounds import measure_contention
-from oppo_real.calibrate.measure import Visit, visit_from_plain, visit_point, warm_up
+from oppo_real.calibrate.measure import Visit, now_told, visit_from_plain, visit_point, warm_up
 from oppo_real.calibrate.plan import CalibrationPlan, Point, Sizes, bounded, make_plan
 from oppo_real.calibrate.profile import (
     Calibration,
@@ -256,7 +256,7 @@ def _measure_plan(
                 continue
             progress(len(done), len(order), point.label())
             begun = perf_counter()
-            visit = visit_point(bench, point, number)
+            visit = replace(visit_point(bench, point, number), measured_at=now_told())
             took[point.key] = perf_counter() - begun
             cache.put(point.key, number, visit.to_plain())
             fresh.append(took[point.key])

@@ -258,6 +258,26 @@ def test_a_budget_that_leaves_visits_out_says_what_would_be_enough(
     assert session.fresh == 2 * points
 
 
+def test_a_calibration_is_of_the_day_on_which_it_was_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of cached visits the last one's; those of before times were kept are of today."""
+    days = iter(f"2025-03-{1 + number // 60:02}T10:{number % 60:02}:00+00:00" for number in range(1000))
+    monkeypatch.setattr("oppo_real.calibrate.session.now_told", lambda: next(days))
+    monkeypatch.setattr("oppo_real.calibrate.profile.now_told", lambda: "2026-11-28T00:00:00+00:00")
+    found = [
+        calibrate_to(
+            tmp_path / f"{name}.json", "tiny", SUBJECT, SIZES, tmp_path / "cache", replace(EFFORT, repeats=1)
+        )
+        for name in ("first", "again")
+    ]
+    assert [session.fresh for session, _, _ in found] == [len(found[0][0].visits), 0]
+    last = max(str(visit.measured_at) for visit in found[0][0].visits)
+    assert last.startswith("2025-03")
+    assert {load_profile(tmp_path / f"{name}.json").measured.date for name in ("first", "again")} == {last}
+    assert _profile().measured.date.startswith("2026-11-28")
+
+
 def test_a_budget_that_engines_use_up_says_what_would_be_enough(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -78,8 +78,11 @@ def command(
         def progress(done: int, row: Mapping[str, Any]) -> None:
             bar.update(task, completed=done, description=f"{title}{_stage_times(row)}")
 
+        def tell(phase: str) -> None:
+            bar.update(task, description=f"{title}: {phase}")
+
         try:
-            written = run_to_folder(RealRequest(setup, folder, force, resume, shown, figures), progress)
+            written = run_to_folder(RealRequest(setup, folder, force, resume, shown, figures), progress, tell)
         except KeyboardInterrupt as error:
             if not str(error):
                 raise

@@ -1,5 +1,6 @@
 """A real run into a run folder: tables, the trace it made, figures, timeline, manifest."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,9 +33,12 @@ class RealRequest:
     figures: bool = True
 
 
-def run_to_folder(request: RealRequest, progress: Progress) -> StoredRun:
+def run_to_folder(
+    request: RealRequest, progress: Progress, tell: Callable[[str], None] = lambda phase: None
+) -> StoredRun:
     """Run and write a run folder. An interruption (Ctrl-C) finishes the folder with the steps that are done;
     one before a checkpoint is restored leaves what is there, and raises KeyboardInterrupt that says so.
+    ``tell``: called with what is done before the first step.
 
     Raises OppoError for a folder that is taken, a disk that refuses, a checkpoint that does not fit, and a
     run that fails: then the folder keeps the last checkpoint, to resume from, or nothing if there is none.
@@ -60,11 +64,15 @@ def run_to_folder(request: RealRequest, progress: Progress) -> StoredRun:
         if not resume:
             path.unlink(missing_ok=True)
         partial_path(path).unlink(missing_ok=True)
-        return _run_into(folder, request, progress, checkpoints)
+        return _run_into(folder, request, progress, checkpoints, tell)
 
 
 def _run_into(
-    folder: RunFolder, request: RealRequest, progress: Progress, checkpoints: Checkpoints | None
+    folder: RunFolder,
+    request: RealRequest,
+    progress: Progress,
+    checkpoints: Checkpoints | None,
+    tell: Callable[[str], None],
 ) -> StoredRun:
     setup = request.setup
     frames, record = FrameSink(), Record(setup)
@@ -78,6 +86,7 @@ def _run_into(
             checkpoints=checkpoints,
             record=record,
             restored=folder.clear,
+            tell=tell,
         )
     except KeyboardInterrupt:
         interrupted = True

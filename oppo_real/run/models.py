@@ -2,7 +2,7 @@
 (train)."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,18 +36,27 @@ class Models:
     """Longest prompt + response that the model takes, tokens."""
 
 
-def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, stream_ref: bool) -> Models:
+def prepare_models(
+    config: RealConfig,
+    seed: int,
+    longest: int,
+    folder: Path,
+    stream_ref: bool,
+    tell: Callable[[str], None] = lambda phase: None,
+) -> Models:
     """Build or load the policy, and write to ``folder`` what engines can only read from a folder.
 
-    ``longest``: prompt + response, tokens. Raises OppoError for a model that cannot be built, does not fit,
-    or is too short.
+    ``longest``: prompt + response, tokens. ``tell``: called with what is done now. Raises OppoError for a
+    model that cannot be built, does not fit, or is too short.
     """
     sources, fitted = config.models, config.mode == "train"
+    tell("loading models")
     actor = sources.actor if sources.actor is not None else _tiny(longest, config.engine)
     policy = build_causal_lm(actor, seed, config.training_dtype, config.devices.training)
     if sources.actor is None and fitted:
         from oppo_real.task.sft import SftConfig, fit_actor
 
+        tell("fitting the actor to the task")
         policy = new_actor(seed, _tiny_config(longest, config.engine))
         policy.to(torch.device(config.devices.training))  # type: ignore[arg-type]
         fit_actor(policy, SftConfig(steps=config.sft.steps, batch_size=config.sft.batch_size, seed=seed + 1))
@@ -62,6 +71,7 @@ def prepare_models(config: RealConfig, seed: int, longest: int, folder: Path, st
     if reward is None:  # of what the actor generates
         reward = {**_tiny(longest, config.scorer), "vocab_size": int(shape.vocab_size)}
     if sources.reward is None and fitted:
+        tell("fitting the reward model to the task")
         reward = _save(
             _fitted_reward_model(config, seed, longest, policy if sources.actor is None else None),
             folder / "reward",

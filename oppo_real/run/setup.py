@@ -236,9 +236,11 @@ def open_run(
     elapsed: float = 0.0,
     own: OwnLoop | None = None,
     kept: "KeptEngines | None" = None,
+    tell: Callable[[str], None] = lambda phase: None,
 ) -> Iterator[OpenRun]:
     """Build models and engines; they are freed at the end. ``elapsed``: what the run's clock shows at first,
     seconds. ``own``: the caller trains. ``kept``: where engines in processes come from and go to instead.
+    ``tell``: called with what is done now.
 
     Raises OppoError for a model that does not fit, an engine that does not start, and a worker that fails.
     """
@@ -260,7 +262,7 @@ def open_run(
     trains = config.trains and own is None
     stream_ref = scenario.training.stream_ref and (trains or own is not None)
     with _models_folder(setup, kept, stream_ref) as folder:
-        models = prepare_models(config, setup.seed, setup.longest, folder, stream_ref)
+        models = prepare_models(config, setup.seed, setup.longest, folder, stream_ref, tell)
         ppo = config.ppo_config(scenario.training) if trains else None
         training = build_training(config, ppo, models, setup.seed, stream_ref)
         policy = base.policy_factory()
@@ -276,6 +278,7 @@ def open_run(
             _scorer_spec(setup, models.reward, models.reference, index)
             for index in range(base.machine.num_workers)
         ]
+        tell("starting the engines")
         worker_group = _worker_group(config, actors, scorers, training, options, kept)
         cores = config.placement.cores.driver
         threads = config.placement.threads or (None if cores is None else len(cores))

@@ -93,10 +93,12 @@ def execute(
     record: Record | None = None,
     kept: "KeptEngines | None" = None,
     restored: Callable[[], None] | None = None,
+    tell: Callable[[str], None] = lambda phase: None,
 ) -> Record:
     """Run all steps into a sink; ``checkpoints`` says where to go on from and where to save. ``record`` is
     filled as the run goes. ``kept``: engines of runs before, and for runs to come. ``restored``: called when
-    engines run and ``record`` and ``sink`` have all steps of the checkpoint, before a new one."""
+    engines run and ``record`` and ``sink`` have all steps of the checkpoint, before a new one. ``tell``:
+    called with what is done before the first step."""
     steps = setup.base.steps
     if timeline is not None and not 0 <= timeline[0] <= timeline[1] < steps:
         raise OppoError(
@@ -111,7 +113,7 @@ def execute(
         if restored is not None:
             restored()
         return record
-    with open_run(setup, 0.0 if state is None else state.elapsed_s, kept=kept) as opened:
+    with open_run(setup, 0.0 if state is None else state.elapsed_s, kept=kept, tell=tell) as opened:
         first = 0 if state is None else state.next_step
 
         def after_step(step: int) -> None:
@@ -123,11 +125,13 @@ def execute(
 
         plant = make_plant(opened.inputs(timeline, first, after_step), sinks)
         if state is not None and checkpoints is not None:
+            tell("restoring the checkpoint")
             checkpoints.restore(state, plant, opened.training, record, sink)
             if restored is not None:
                 restored()
             if progress is not None:
                 progress(first, {})
+        tell("in its first step")
         record.resolved = opened.resolved
         record.spans, record.markers = plant.meters.spans, plant.meters.markers
         plant.run()

@@ -47,7 +47,19 @@ def test_a_run_that_samples_its_answers_says_nothing_of_a_trace(
 
     monkeypatch.setattr("oppo_sim.report.run_figures.response_length_figure", drawn)
     setup = build_real_setup(scenario_of("sequential", rollout_batch_size=4, steps=2))
-    run_to_folder(RealRequest(setup, tmp_path / "run"), lambda done, row: None)
+    told: list[str] = []
+    run_to_folder(
+        RealRequest(setup, tmp_path / "run"), lambda done, row: told.append(f"{done} done"), told.append
+    )
+    assert told == [
+        "loading models",
+        "fitting the actor to the task",
+        "fitting the reward model to the task",
+        "starting the engines",
+        "in its first step",
+        "1 done",
+        "2 done",
+    ]
     (figure,) = seen
     assert [text.get_text()[:8] for axis in figure.axes for text in axis.get_legend().get_texts()] == [
         "trained:"
@@ -58,8 +70,8 @@ def test_a_run_that_samples_its_answers_says_nothing_of_a_trace(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         chapter = run_chapter(found, "run")
-    told = [*chapter.answer, *(part.title for each in chapter.sections for part in each.pictures)]
-    assert not [text for text in told if "trace" in text or "bias" in text]
+    said = [*chapter.answer, *(part.title for each in chapter.sections for part in each.pictures)]
+    assert not [text for text in said if "trace" in text or "bias" in text]
 
 
 def test_the_trainer_sees_the_log_probabilities_of_the_weights_that_sampled() -> None:

@@ -63,7 +63,11 @@ _step = Table("Steps", "One row a training step: `run.steps`, `steps.parquet`; m
 
 _step("step", "", "number of the step, from 0")
 TIMING_STEP: Final = _step(timing("step"), "s", "the whole step")
-_step(timing("STAGE"), "s", f"of a stage: {', '.join(STAGES)} (outside every stage)")
+_step(
+    timing("STAGE"),
+    "s",
+    f"of a stage: {', '.join(STAGES)} (outside every stage; of a synchronous real run the rest of the step)",
+)
 WEIGHT_VERSION: Final = _step("weight_version", "updates", "done when the step began")
 START_S: Final = _step("start_s", "s", "simulated time at which the step began")
 LENGTH_MEAN: Final = _step("response_length/mean", "tokens", "of the trained batch")

@@ -101,6 +101,7 @@ class EnginePlant:
         self._postponed: int | None = None
         """Size of a round that begins with an answer: until then nobody has anything to decode."""
         self._pieces = 0
+        self._row_began = 0.0
         self._rows = StepRows(
             sink,
             inputs.policy,
@@ -384,7 +385,9 @@ class EnginePlant:
     def begin_row(self, step: int) -> float:
         self.meters.begin_row(step)
         self._pieces = self.router.pieces
-        self._rows.begin(self.meters.read(self.now()))
+        reading = self.meters.read(self.now())
+        self._row_began = reading.at
+        self._rows.begin(reading)
         return 0.0
 
     def other(self, step: int) -> Wait[float]:
@@ -398,6 +401,9 @@ class EnginePlant:
         tally, reading = self.meters.tally, self.meters.read(self.now())
         tally.pieces = self.router.pieces - self._pieces
         self.mark("step_end", reading.at, end.step)
+        if self.inputs.policy.schedule == "synchronous" and not self.inputs.lock_step:
+            # Stages follow one another: what is left is the driver's own, messages and the rows before.
+            end.stages["other"] = max(0.0, reading.at - self._row_began - sum(end.stages.values()))
         self._rows.close(end, tally, reading, None)
 
     def end_step(self, step: int) -> Wait[None]:

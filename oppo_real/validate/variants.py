@@ -127,7 +127,7 @@ def _compared(scenario: "Scenario") -> dict[str, Any]:
     plain = scenario.to_plain()
     if (given := plain["trace"].get("path")) is not None:
         plain["trace"]["path"] = str(((scenario.base_dir or Path()) / given).resolve())
-    found = {}
+    found: dict[str, Any] = {}
     for name in _SAME:
         section = plain.get(name)
         found |= (

@@ -309,6 +309,14 @@ def test_the_manifest_says_what_trained_and_on_which_gpus(tmp_path: Path) -> Non
     assert real_manifest(elsewhere, {})["num_gpus"] == 3
 
 
+def test_stages_and_what_is_outside_of_them_add_up_to_the_measured_step() -> None:
+    steps = run_real(real_scenario({}, policy="oppo", steps=3)).steps
+    assert (steps[c.timing("other")] > 0).all()
+    assert steps[[c.timing(stage) for stage in c.STAGES]].sum(axis=1).tolist() == pytest.approx(
+        steps[c.TIMING_STEP].tolist(), rel=1e-9
+    )
+
+
 def test_a_scenario_without_a_real_section_is_told_what_to_do() -> None:
     with pytest.raises(OppoError, match="h200-single has no real section"):
         CliRunner().invoke(group, ["run", "h200-single"], catch_exceptions=False)

@@ -118,6 +118,19 @@ def test_an_engine_that_never_sleeps_is_not_woken() -> None:
     assert "values" not in terms("training.critic=none")
 
 
+def test_a_mixture_of_experts_is_less_well_known() -> None:
+    def sigmas(*overrides: str) -> dict[str, float]:
+        scenario = load_scenario("h200x8-vllm", ("costs.kind=roofline", *overrides))
+        return {prior.term: prior.sigma for prior in scenario.costs.priors(cost_context(scenario))}
+
+    dense, experts = sigmas(), sigmas("costs.actor_model=qwen3-30b-a3b")
+    wider = {name for name, sigma in experts.items() if sigma > dense[name]}
+    assert {"decode", "update_actor"} <= wider
+    assert wider <= {"decode", "old_log_prob", "ref", "adv", "values", "update_actor", "update_critic"}
+    profiled = load_scenario("h200x8-vllm", ("costs.actor_model=nowhere.json", "costs.kind=roofline"))
+    assert not cost_context(profiled).trains_experts, "refused where costs are built"
+
+
 def test_a_draw_depends_on_its_number_and_the_seed_alone() -> None:
     scenario = load_scenario("h200-single")
     many = draws(scenario, 20)

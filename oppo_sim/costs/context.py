@@ -31,6 +31,8 @@ class CostContext:
     """Gradients and gathered weights cross the links between nodes."""
     sync_spans_nodes: bool = False
     """New weights cross it on their way to the rollout replicas."""
+    trains_experts: bool = False
+    """The actor is a mixture of experts."""
 
     @property
     def nominal_batch(self) -> BatchShape:

@@ -31,9 +31,10 @@ class Row(NamedTuple):
 
     term: str
     where: str
-    """Evidence of the place below; ``no kernel``: assumed for a device of which nobody measured one; a host
-    preset; ``sleeps`` or ``any`` for phases; ``log``: only where a log is there to decide (``log_priors``),
-    ``in place`` if the log's generation holds the weight sync."""
+    """Evidence of the place below; ``no kernel``: assumed for a device of which nobody measured one;
+    ``experts``: composed or assumed for a mixture of them; a host preset; ``sleeps`` or ``any`` for phases;
+    ``log``: only where a log is there to decide (``log_priors``), ``in place`` if the log's generation holds
+    the weight sync."""
     median: float
     sigma: float
     source: str
@@ -46,6 +47,7 @@ _GPG = "verl steps, diqiuzhuanzhuan/verldata (8 × A100-80)"
 _SERVED = "served time per token, ai-dynamo/aiconfigurator silicon_sample.csv"
 _SPLITWISE = "vLLM of 2023, splitwise-sim"
 _MI300X = "verl steps, yushengsu-thu/verl_training_log (8 × MI300X)"
+_EXPERTS = "NeMo RL, steps of Qwen3-30B-A3B and 235B-A22B (H100, GB200): 18 to 45 % too fast"
 _RAY = "ray-project/ray @08444c4c, release/perf_metrics/microbenchmark.json"
 _PROFILE = "repeats of a calibration"
 
@@ -56,6 +58,7 @@ TABLE: Final = (
     Row(
         "decode", "no kernel", 1.0, 0.35, f"{_MI300X}: generation 1.9 to 2.0 times as long, the host included"
     ),
+    Row("decode", "experts", 1.0, 0.3, f"{_EXPERTS}; no stage told"),
     Row("prefill", "measured", 1.0, 0.05, _PROFILE),
     Row("prefill", "composed", 1.0, 0.15, f"{_VIDUR}: 17 to 21 % off"),
     Row(
@@ -85,6 +88,7 @@ TABLE: Final = (
             ("measured", 1.0, 0.05, _PROFILE),
             ("assumed", 1.0, 0.25, f"{_VERL}: 4 to 23 % off; other clusters and frameworks assumed alike"),
             ("no kernel", 1.0, 0.4, f"{_MI300X}: 1.4 to 1.7 times as long as its best products say"),
+            ("experts", 1.0, 0.5, f"{_EXPERTS}; no stage told"),
         )
     ),
     Row("update_weights", "measured", 1.0, 0.05, _PROFILE),
@@ -165,6 +169,7 @@ TABLE: Final = (
 )
 """Edited here and nowhere else."""
 
+_OF_EXPERTS: Final = frozenset(row.term for row in TABLE if row.where == "experts")
 _OF_KERNELS: Final = frozenset(row.term for row in TABLE if row.where == "no kernel")
 _PLACE_OF: Final = {
     "decode": "gen",
@@ -178,18 +183,19 @@ def priors_of(
     host: str | None = None,
     sleeps: bool = False,
     device_measured: bool = True,
+    trains_experts: bool = False,
 ) -> tuple[Prior, ...]:
     """Priors of the terms on a cost model, in the table's order.
 
     ``evidence``: of its places (a missing one takes no time and has no prior; what is given is exact);
     ``host``: preset of the rollout engine, ``own`` for overheads given inline; ``sleeps``: the engine gives
     its memory to training and is woken for every phase; ``device_measured``: kernels of the devices were,
-    by somebody.
+    by somebody; ``trains_experts``: the actor is a mixture of experts.
     """
     return tuple(
         Prior(row.term, row.median, row.sigma, row.source)
         for row in TABLE
-        if row.where in _known(row.term, evidence, host, sleeps, device_measured)
+        if row.where in _known(row.term, evidence, host, sleeps, device_measured, trains_experts)
     )
 
 
@@ -217,7 +223,12 @@ def log_priors(known: Iterable[Prior] = (), *, in_place: bool = False) -> dict[s
 
 
 def _known(
-    term: str, evidence: Mapping[str, Evidence], host: str | None, sleeps: bool, device_measured: bool
+    term: str,
+    evidence: Mapping[str, Evidence],
+    host: str | None,
+    sleeps: bool,
+    device_measured: bool,
+    trains_experts: bool,
 ) -> tuple[str, ...]:
     """Rows of a term that hold."""
     kind = evidence.get(_PLACE_OF.get(term, term))
@@ -231,4 +242,6 @@ def _known(
         return ("any",)
     if kind == "assumed" and not device_measured and term in _OF_KERNELS:
         return ("no kernel",)
+    if kind in ("assumed", "composed") and trains_experts and term in _OF_EXPERTS:
+        return ("experts",)
     return (kind,)

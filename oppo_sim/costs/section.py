@@ -65,7 +65,7 @@ class CostSection(Strict, ABC):
             evidence.pop("update_weights", None)
         # An engine that is a loop in the training process, or that uses the trained weights, never sleeps.
         sleeps = context.colocated_training and self.rollout_host != "generate" and not shared
-        return priors_of(evidence, self.rollout_host, sleeps, self.device_measured)
+        return priors_of(evidence, self.rollout_host, sleeps, self.device_measured, context.trains_experts)
 
     def point(self, context: CostContext) -> CostTerms:
         """``terms``; those that it does not state are the medians of the priors, if ``draws`` leaves it to

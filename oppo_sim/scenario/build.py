@@ -8,6 +8,7 @@ from typing import Any
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.demands import Demands, explained_slowdown
 from oppo_sim.costs.interface import Costs
+from oppo_sim.costs.models import find_model
 from oppo_sim.draws import stream_key
 from oppo_sim.dynamic_sampling import check_dynamic_sampling, generation_batch, sample_rewards
 from oppo_sim.errors import OppoError, check_count
@@ -199,7 +200,18 @@ def cost_context(scenario: Scenario) -> CostContext:
         gpus_per_node=node,
         training_spans_nodes=training > node,
         sync_spans_nodes=apart or training > node,
+        trains_experts=_has_experts(scenario),
     )
+
+
+def _has_experts(scenario: Scenario) -> bool:
+    """Whether the actor is known, and a mixture of experts; one that cannot be found is refused where costs
+    are built."""
+    model = getattr(scenario.costs, "actor_model", None)
+    try:
+        return model is not None and find_model(model, scenario.base_dir).num_experts > 0
+    except OppoError:
+        return False
 
 
 def machine_of(scenario: Scenario, costs: Costs, context: CostContext) -> MachineSetup:

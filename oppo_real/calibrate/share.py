@@ -52,6 +52,9 @@ class Shared:
     samples: Path
 
 
+_FIGURE = re.compile(r"[a-z_]{1,20}|[0-9a-f]{64}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00")
+
+
 def shared_name(profile: Profile) -> str:
     """``device/actor+reward model/engine``, such as ``nvidia-h200/7.6b+1.5b/vllm``. Raises OppoError for a
     profile that does not say what was measured."""
@@ -152,14 +155,15 @@ def _known_type(name: str, value: Any) -> bool:
 
 
 def _only_figures(row: Any) -> None:
-    """Raises OppoError where a sample holds a text that is no word of the format and no key of a batch."""
+    """Raises OppoError where a sample holds a text that is no word of the format, no key of a batch and no
+    time of a visit (of which the profile's date is the last)."""
     if isinstance(row, Mapping):
         for each in row.values():
             _only_figures(each)
     elif isinstance(row, list):
         for each in row:
             _only_figures(each)
-    elif isinstance(row, str) and not re.fullmatch(r"[a-z_]{1,20}|[0-9a-f]{64}", row):
+    elif isinstance(row, str) and not _FIGURE.fullmatch(row):
         raise OppoError(f"a sample holds the text {row[:40]!r}, which is no figure: it is not shared")
 
 

@@ -25,8 +25,8 @@ class Column(NamedTuple):
 
     head: str
     leaves: int = 0
-    """Where the table is too wide, the highest leaves first, of equal ones the last. 0: it leaves only where
-    it does not fit beside the name of a row."""
+    """Where the table is too wide, the highest leaves first. 0: it leaves only where it does not fit beside
+    the name of a row; in a table without ranks the last leaves first."""
     left: bool = False
     """Flush left."""
     folds_at: int | None = None
@@ -105,9 +105,10 @@ def _laid_out(
         ]
         return _Layout(found, tight)
 
+    ranked = any(column.leaves for column in columns)
     leaving = sorted(
         range(1, len(columns)),
-        key=lambda i: (columns[i].stays, not columns[i].leaves, -columns[i].leaves, -i),
+        key=lambda i: (columns[i].stays, not columns[i].leaves, -columns[i].leaves, i if ranked else -i),
     )
     soft = [i for i in leaving if columns[i].leaves and not columns[i].stays]
     short, long = _LONGEST_WORD, max(_LONGEST_WORD, 2 * width // 5)

@@ -39,7 +39,7 @@ def write_run(path: Path, force: bool = False) -> None:
     figure.subplots().plot([0, 1])
     folder.write_figure("figures/line.png", figure)
     folder.write_text("notes.txt", "Δ = 0\n")
-    folder.finish({"seed": 7})
+    folder.finish({"kind": SIMULATED, "seed": 7})
 
 
 def contents(path: Path) -> dict[str, bytes]:

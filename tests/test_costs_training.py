@@ -405,6 +405,8 @@ def test_what_experts_cannot_be_is_said() -> None:
         moe(expert_parallel=3, num_gpus=12)
     with pytest.raises(OppoError, match="no model that is trained has any; leave them out"):
         verl(expert_parallel=2)
+    with pytest.raises(OppoError, match="no model that is trained has any; leave them out"):
+        verl(expert_parallel=2, expert_tensor_parallel=1, tensor_parallel=2, sequence_parallel=1)
 
 
 def test_offloaded_parts_cross_the_host_link_out_and_in() -> None:

@@ -72,17 +72,17 @@ class Split:
     @property
     def experts_apart(self) -> bool:
         """Whether experts lie on other devices than what tensor parallelism divides."""
-        own = self.expert_tensor_parallel
-        return self.expert_parallel > 1 or (own is not None and own != self.tensor_parallel)
+        return self.expert_parallel > 1 or self.devices_of_an_expert != self.tensor_parallel
+
+    @property
+    def devices_of_an_expert(self) -> int:
+        """That share its matrices."""
+        return self.expert_tensor_parallel or self.tensor_parallel
 
     @property
     def expert_ranks(self) -> float:
         """Ranks whose tokens a layer's experts run together."""
-        return (
-            self.expert_parallel
-            * (self.expert_tensor_parallel or self.tensor_parallel)
-            / self.tensor_parallel
-        )
+        return self.expert_parallel * self.devices_of_an_expert / self.tensor_parallel
 
     @property
     def weight_bytes_per_param(self) -> float:
@@ -253,7 +253,7 @@ def _expert_exchange_seconds(split: Split, rows: float) -> float:
     of them got, and scatter their sums. Tokens of a rank lie on its tensor-parallel devices (Megatron's
     sequence parallelism), and are routed uniformly."""
     latency_s, bytes_per_s = split.expert_link or split.rates.all_to_all
-    degree, shared = split.expert_parallel, split.expert_tensor_parallel or split.tensor_parallel
+    degree, shared = split.expert_parallel, split.devices_of_an_expert
     used = split.shape.num_experts_per_tok * split.shape.hidden_size * split.activation_bytes
     size = rows / split.tensor_parallel * used
     exchanges = 2 * (degree > 1) + 2 * (shared > 1)

@@ -178,7 +178,11 @@ def _check_experts(trained: list[ModelShape], training: TrainingConfig) -> None:
                 f"training: expert_parallel {degree} does not divide the {shape.num_experts} experts of a"
                 " layer; change it"
             )
-    if training.expert_devices != training.tensor_parallel and not any(each.num_experts for each in trained):
+    given = training.expert_parallel > 1 or training.expert_tensor_parallel not in (
+        None,
+        training.tensor_parallel,
+    )
+    if given and not any(each.num_experts for each in trained):
         raise OppoError(
             "training: expert_parallel and expert_tensor_parallel divide the experts of a layer, and no model"
             " that is trained has any; leave them out"

@@ -27,8 +27,8 @@ from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.sampling import on_one_blas_thread
 from oppo_sim.fit.trends import Trend, trends_of
 from oppo_sim.fit.unrun import as_run
+from oppo_sim.fit.untimed import believed_of_untimed, terms_of_untimed, untimed_stages
 from oppo_sim.fit.untimed import in_words as untimed_in_words
-from oppo_sim.fit.untimed import terms_of_untimed, untimed_stages
 from oppo_sim.progress import OnProgress, Progress, unheard
 from oppo_sim.scenario.build import build_trace
 from oppo_sim.scenario.schema import Scenario
@@ -200,9 +200,9 @@ def fit_logs(
         notes += [f"{alike[0].log.name}: {said}"] if said else []
         own = wait.mean() > 0 and waits_itself(scenario)
         drawn = cost_draws(posterior, parts, alike[-1], np.zeros_like(wait) if own else wait, seed)
-        untimed = untimed_terms(alike[-1], posterior.size, np.random.default_rng(seed))
-        known = scenario.costs.terms.stated().keys() | posterior.terms.keys()
-        believed = tuple(name for name in untimed if name not in known)
+        part = alike[-1]
+        untimed = untimed_stages(part.log, part.features, part.members)
+        believed = believed_of_untimed(untimed, part.features, part.scenario, posterior.terms)
         fitted_scenarios.append(Fitted(scenario, tuple(drawn), believed))
         if wait.mean() > 0:
             where_waits = (
@@ -348,7 +348,8 @@ def cost_draws(
         name: np.full(posterior.size, stated[name]) for name in CUTS if name in stated
     }
     values |= {name: each.copy() for name, each in posterior.terms.items() if name in CostTerms.model_fields}
-    untimed = untimed_terms(part, posterior.size, generator)
+    stages = untimed_stages(part.log, part.features, part.members)
+    untimed = terms_of_untimed(stages, part.features, part.scenario, posterior.size, generator)
     values |= {name: each for name, each in untimed.items() if name not in values}
     if GATHER in posterior.terms:
         for stage, gathers in part.features.gathers.items():
@@ -379,12 +380,6 @@ def cost_draws(
         CostTerms(**{name: float(each[number]) for name, each in values.items()})
         for number in range(posterior.size)
     ]
-
-
-def untimed_terms(part: LogPart, size: int, generator: np.random.Generator) -> dict[str, Floats]:
-    """Draws of the terms of stages that the log of ``part`` has no seconds of."""
-    stages = untimed_stages(part.log, part.features, part.members)
-    return terms_of_untimed(stages, part.features, part.scenario, size, generator) if stages else {}
 
 
 def waits_itself(scenario: Scenario) -> bool:

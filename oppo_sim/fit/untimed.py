@@ -1,6 +1,6 @@
 """Stages that a log has no seconds of: its scenario keeps them as unknown as they were."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -38,6 +38,15 @@ def terms_of_untimed(
             spread = priors[name].sigma * generator.standard_normal(size)
             found[name] = priors[name].median * np.exp(spread)
     return found
+
+
+def believed_of_untimed(
+    stages: Sequence[str], features: Features, scenario: Scenario, known: Collection[str]
+) -> tuple[str, ...]:
+    """Terms whose draws are those of the prior: not stated, and not ``known`` from other logs."""
+    known = {*known, *scenario.costs.terms.stated()}
+    believed = {prior.term for prior in scenario.costs.priors(cost_context(scenario))} - known
+    return tuple(name for name in terms_of(stages, [features]) if name in believed)
 
 
 def in_words(log: StepLog, stages: Sequence[str]) -> str:

@@ -199,7 +199,8 @@ class _Used:
     features: Features
     seconds: Floats
     """Logarithms."""
-    spread: Floats
+    spread: Floats | None
+    """None: every length is known."""
     cold: Floats | None
     added: Floats | None
 
@@ -211,7 +212,7 @@ def _usable(member: Measurement, features: Features, space: _Space) -> _Used:
         keep &= ~features.cold
     if not keep.any():
         keep = np.isfinite(member.seconds)
-    spread = features.spread[keep] if "gen" in member.stages else np.zeros(int(keep.sum()))
+    spread = features.spread[keep] if "gen" in member.stages and features.spread[keep].any() else None
     used = features.taken(keep)
     seconds = np.log(np.maximum(member.seconds[keep], 0.0) + _LEAST_S)
     added = None if member.added is None else member.added[keep]
@@ -243,10 +244,10 @@ def _log_likelihood(member: Measurement, used: _Used, values: Mapping[str, Float
     if offset is not None:
         centre = centre + _offset(member, offset, values.get(f"between/{member.column}"))[:, None]
     noise, tail = values[f"noise/{member.noise}"][:, None], 1.0 + values[f"tail/{member.noise}"][:, None]
-    spread: Floats = used.spread
-    if (scatter := values.get(f"scatter/{member.noise}")) is not None and not used.features.longest_told:
-        spread = scatter[:, None] * spread
-    scale = np.sqrt(noise**2 + spread**2)
+    scale = noise
+    if (spread := used.spread) is not None:
+        scatter = None if used.features.longest_told else values.get(f"scatter/{member.noise}")
+        scale = np.sqrt(noise**2 + (spread if scatter is None else scatter[:, None] * spread) ** 2)
     residual = (used.seconds - centre) / scale
     density = (
         gammaln((tail + 1) / 2)

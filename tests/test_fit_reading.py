@@ -178,6 +178,66 @@ def test_each_framework_is_recognised_by_its_names(case: int, tmp_path: Path) ->
     assert log.frame["response_length/mean"].tolist() == [9.0, 9.0]
 
 
+@pytest.mark.parametrize("ending", ["log", "jsonl"])
+def test_rolls_rlvr_pipeline_logs_a_whole_step_with_the_next(ending: str, tmp_path: Path) -> None:
+    lines = [
+        {
+            "time/step_total": 0 if step == 0 else 30.0 + step - 1,
+            "time/step_model_update": 1.5,
+            "time/step_generate": 16.0 + step,
+            "time/ref_log_probs_values": 2.0,
+            "time/old_log_probs": 3.0,
+            "math/time/compute_advantage": 0.1,
+            "time/step_train": 7.0,
+            "token/response_length/mean": 400.0,
+            "math/token/response_length/mean": 390.0,
+            "system/global_step": step,
+        }
+        for step in range(5)
+    ]
+    path = tmp_path / f"run.{ending}"
+    if ending == "log":
+        tagged = [f"metrics_tag: {json.dumps({'step': s, 'metrics': each})}" for s, each in enumerate(lines)]
+        path.write_text("".join(f"[2026-08-19 10:00:0{s}] {each}\n" for s, each in enumerate(tagged)))
+    else:
+        write_lines(path, [{"_step": step, **each} for step, each in enumerate(lines)])
+    log = read_step_log(path)
+    assert log.framework == "roll"
+    assert log.frame["step"].tolist() == [0, 1, 2, 3, 4]
+    assert log.frame["timing_s/step"].tolist()[:4] == [30.0, 31.0, 32.0, 33.0]
+    assert np.isnan(log.frame["timing_s/step"].iloc[4])
+    assert log.frame["timing_s/gen+reward"].tolist() == [16.0, 17.0, 18.0, 19.0, 20.0]
+    assert log.covers["timing_s/ref"] == ("ref",)
+    assert log.covers["timing_s/old_log_prob"] == ("old_log_prob", "values")
+    assert log.frame["response_length/mean"].tolist() == [400.0] * 5
+    assert "the step after it" in " ".join(log.notes)
+
+
+def test_rolls_agentic_pipeline_has_names_of_its_own(tmp_path: Path) -> None:
+    figures = {
+        "time/step_model_update": 1.5,
+        "time/step_rollout": 16.0,
+        "time/step_ref_log_probs_values_reward": 2.0,
+        "time/step_old_log_probs_values": 3.0,
+        "time/step_adv": 0.25,
+        "time/step_train": 7.0,
+        "rollout/response_length/mean": 400.0,
+        "rollout/response_length/max": 900.0,
+        "rollout/prompt_length/mean": 60.0,
+        "tokens/response_length/mean": 380.0,
+    }
+    lines = [{"_step": step, **figures, "time/step_total": 30.0 + step} for step in range(3)]
+    log = read_step_log(write_lines(tmp_path / "history.jsonl", lines))
+    assert log.framework == "roll"
+    assert log.frame["timing_s/step"].tolist() == [30.0, 31.0, 32.0]
+    seconds = {"gen+reward": 16.0, "ref": 2.0, "old_log_prob": 3.0, "adv": 0.25}
+    for stage, value in seconds.items():
+        assert log.frame[f"timing_s/{stage}"].tolist() == [value] * 3
+    assert log.frame["response_length/mean"].tolist() == [400.0] * 3
+    assert log.frame["response_length/max"].tolist() == [900.0] * 3
+    assert log.frame["prompt_length/mean"].tolist() == [60.0] * 3
+
+
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
 def test_a_history_of_wandb_is_of_the_steps_that_the_trainer_names(ending: str, tmp_path: Path) -> None:
     """TRL: a line for each function that is timed, then one of the step; ``_step`` counts them all."""

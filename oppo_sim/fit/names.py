@@ -42,6 +42,8 @@ class LogNames:
     """Validation, inside the step."""
     saving: tuple[str, ...] = ()
     """Checkpoints, inside the step."""
+    late_beside: tuple[str, ...] = ()
+    """Metrics beside which the whole step is that of the step before: it is logged when the next begins."""
     figures: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Further figures by our column."""
     note: str = ""
@@ -134,15 +136,16 @@ _ROLL: Final = LogNames(
     importer="roll",
     stages=(
         Timed(("gen", "reward"), ("time/step_generate", "time/step_rollout")),
-        Timed(("ref", "values"), ("time/ref_log_probs_values",)),
-        Timed(("old_log_prob",), ("time/old_log_probs",)),
-        Timed(("adv",), ("time/compute_advantage", "time/adv")),
+        Timed(("ref",), ("time/ref_log_probs_values", "time/step_ref_log_probs_values_reward")),
+        Timed(("old_log_prob",), ("time/old_log_probs", "time/step_old_log_probs_values"), also=("values",)),
+        Timed(("adv",), ("time/compute_advantage", "time/adv", "time/step_adv")),
         Timed(("update_critic", "update_actor"), ("time/step_train",)),
         Timed(("update_weights",), ("time/step_model_update",)),
     ),
     step=("time/step_total",),
     testing=("time/val_step",),
-    note="step_generate holds rewards: they are computed as rollouts finish",
+    late_beside=("time/step_generate",),
+    note="step_generate and step_rollout hold rewards; old_log_probs the critic's values",
 )
 
 _SKYRL: Final = LogNames(

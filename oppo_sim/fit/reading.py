@@ -122,7 +122,24 @@ def read_step_log(
     names = _framework(framework, records, given, root)
     gathered = gather([[_known(each, names, given) for each in found] for _, found in records], str(root))
     gathered.left_out.update(reading.left_out)
+    lines = (figures for _, found in records for _, figures in found)
+    if TIMING_STEP not in given and any(
+        first_figure(each, names.late_beside, PREFIXES) is not None for each in lines
+    ):
+        _with_late_steps(gathered)
     return step_log(root, names, gathered, [file for file, found in records if found], unit)
+
+
+def _with_late_steps(gathered: Gathered) -> None:
+    """Whole steps where they belong, one step earlier; of the last step, and the last before a restart, none
+    is known. 0 is logged where a run begins."""
+    rows = gathered.rows
+    whole = {step: row.pop(TIMING_STEP) for step, row in rows.items() if TIMING_STEP in row}
+    for step, seconds in whole.items():
+        if step - 1 in rows and seconds > 0:
+            rows[step - 1][TIMING_STEP] = seconds
+    if whole:
+        gathered.note("the seconds of a whole step are logged with the step after it, and were moved there")
 
 
 def _without_cut_numbers(file: Path, lines: list[Figures], reading: Reading) -> list[Figures]:

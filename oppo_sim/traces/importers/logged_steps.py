@@ -9,7 +9,14 @@ from oppo_sim.traces.importers.reading import Reading
 Figures = tuple[int | None, dict[str, float]]
 
 _CALLS: Final = "_step"
-TRAINED: Final = ("global_step", "training/global_step", "train/global_step", "rollout/step", "rollout_step")
+TRAINED: Final = (
+    "global_step",
+    "training/global_step",
+    "train/global_step",
+    "system/global_step",
+    "rollout/step",
+    "rollout_step",
+)
 """A trainer's own number of a step."""
 _ADDED: Final = "profiling/"
 """Beginning of metrics that are logged once a call of a function, in seconds: those of a step add up."""

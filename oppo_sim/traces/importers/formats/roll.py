@@ -85,10 +85,11 @@ IMPORTER: Final = Importer(
     read=_read,
     step_name=r"rollout_dump_data\.step_(\d{1,15})\.jsonl",
     metrics=MetricNames(
-        mean=("token/response_length/mean",),
-        max=("token/response_length/max",),
-        min=("token/response_length/min",),
-        prompt_mean=("token/prompt_length/mean",),
+        # Of agents: all that were rolled out, else those that were trained.
+        mean=("token/response_length/mean", "rollout/response_length/mean", "tokens/response_length/mean"),
+        max=("token/response_length/max", "rollout/response_length/max", "tokens/response_length/max"),
+        min=("token/response_length/min", "rollout/response_length/min", "tokens/response_length/min"),
+        prompt_mean=("token/prompt_length/mean", "rollout/prompt_length/mean", "tokens/prompt_length/mean"),
         reward_mean=("critic/score/mean",),
     ),
     notes=("a file is one JSON object, and is in memory as a whole",),

@@ -238,6 +238,33 @@ def test_rolls_agentic_pipeline_has_names_of_its_own(tmp_path: Path) -> None:
     assert log.frame["prompt_length/mean"].tolist() == [60.0] * 3
 
 
+def test_nemo_rls_ppo_and_its_rollout_manager(tmp_path: Path) -> None:
+    """NeMo Gym's and the newer rollouts name lengths otherwise; PPO times the critic's values."""
+    figures = {
+        "timing/train/generation": 30.0,
+        "timing/train/value_inference": 2.0,
+        "timing/train/policy_and_reference_logprobs": 4.0,
+        "timing/train/value_training": 3.0,
+        "timing/train/policy_training": 6.0,
+        "timing/train/total_step_time": 50.0,
+        "train/mean_gen_tokens_per_sample": 512.0,
+        "train/gen_tokens_per_sample/mean": 512.0,
+        "train/gen_tokens_per_sample/max": 2048,
+        "train/gen_tokens_per_sample/min": 8,
+        "train/gen_tokens_per_sample/median": 400.0,
+        "train/gen_tokens_per_sample/stddev": 350.0,
+        "train/truncation_rate": 0.0625,
+    }
+    lines = [{"_step": step, **figures} for step in (1, 2)]
+    log = read_step_log(write_lines(tmp_path / "history.jsonl", lines))
+    assert log.framework == "nemo_rl"
+    assert log.frame["timing_s/values"].tolist() == [2.0, 2.0]
+    assert log.covers["timing_s/old_log_prob+ref"] == ("old_log_prob", "ref")
+    figures_of = {"mean": 512.0, "max": 2048.0, "min": 8.0, "median": 400.0, "std": 350.0}
+    for name, value in {**figures_of, "clip_ratio": 0.0625}.items():
+        assert log.frame[f"response_length/{name}"].tolist() == [value] * 2
+
+
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
 def test_a_history_of_wandb_is_of_the_steps_that_the_trainer_names(ending: str, tmp_path: Path) -> None:
     """TRL: a line for each function that is timed, then one of the step; ``_step`` counts them all."""

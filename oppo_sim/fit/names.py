@@ -116,6 +116,7 @@ _NEMO: Final = LogNames(
         Timed(("old_log_prob", "ref"), ("timing/train/policy_and_reference_logprobs",)),
         Timed(("old_log_prob",), ("timing/train/policy_logprobs",)),
         Timed(("ref",), ("timing/train/reference_logprobs",)),
+        Timed(("values",), ("timing/train/value_inference",)),
         Timed(("adv",), ("timing/train/advantage_calculation",)),
         Timed(("update_critic",), ("timing/train/value_training",)),
         Timed(("update_actor",), ("timing/train/policy_training",)),

@@ -238,6 +238,16 @@ def test_rolls_agentic_pipeline_has_names_of_its_own(tmp_path: Path) -> None:
     assert log.frame["prompt_length/mean"].tolist() == [60.0] * 3
 
 
+def test_trl_names_continuous_batching_otherwise(tmp_path: Path) -> None:
+    batched = "profiling/Time taken: GRPOTrainer.transformers.generate_batch"
+    lines = [
+        {"_step": step, "train/global_step": step, batched: 5.0, "train/step_time": 8.0} for step in (1, 2)
+    ]
+    log = read_step_log(write_lines(tmp_path / "history.jsonl", lines))
+    assert log.frame["timing_s/gen"].tolist() == [5.0, 5.0]
+    assert log.frame["timing_s/step"].tolist() == [8.0, 8.0]
+
+
 def test_nemo_rls_ppo_and_its_rollout_manager(tmp_path: Path) -> None:
     """NeMo Gym's and the newer rollouts name lengths otherwise; PPO times the critic's values."""
     figures = {

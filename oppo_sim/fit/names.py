@@ -171,7 +171,7 @@ _TRL: Final = LogNames(
     name="trl",
     importer="trl",
     stages=(
-        Timed(("gen",), ("*.vLLM.generate", "*.transformers.generate", "*.generate")),
+        Timed(("gen",), ("*.vLLM.generate", "*.transformers.generate", "*.generate", "*.generate_batch")),
         Timed(("reward",), ("*._calculate_rewards",)),
         Timed(("update_weights",), ("*._move_model_to_vllm", "*.sync_weights")),
     ),

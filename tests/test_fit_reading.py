@@ -248,6 +248,43 @@ def test_trl_names_continuous_batching_otherwise(tmp_path: Path) -> None:
     assert log.frame["timing_s/step"].tolist() == [8.0, 8.0]
 
 
+def test_slimes_waits_for_tools_are_read_and_its_updates_are_no_steps(tmp_path: Path) -> None:
+    """A rollout of two updates: what was generated, the updates, the trainer's seconds."""
+    lines = []
+    for rollout in range(4):
+        generated = {
+            "rollout/response_len/mean": 300.0,
+            "rollout/response_len/max": 900,
+            "perf/rollout_time": 40.0,
+            "perf/non_generation_time/max": 9.0,
+            "perf/longest_sample_non_generation_time": 6.0 + rollout,
+        }
+        trained = {"perf/train_wait_time": 45.0, "perf/actor_train_time": 12.0, "perf/step_time": 60.0}
+        lines += [f"[2026-08-21] rollout_metrics.py:269 - perf {rollout}: {generated}"]
+        for update in (2 * rollout, 2 * rollout + 1):
+            lines += [f"model.py:918 - step {update}: { ({'train/loss': 0.1, 'train/step': update}) }"]
+        lines += [f"train_metric_utils.py:401 - perf {rollout}: {trained}"]
+    path = tmp_path / "slime.log"
+    path.write_text("\n".join(lines) + "\n")
+    log = read_step_log(path)
+    assert log.framework == "slime"
+    assert log.frame["step"].tolist() == [0, 1, 2, 3]
+    assert log.frame["slowest/tool_calls_s"].tolist() == [6.0, 7.0, 8.0, 9.0]
+    assert log.tool_tokens_apart  # response_len leaves out what tools answered
+    assert log.left_out == {}
+
+
+def test_skyrls_lengths_are_of_what_the_actor_made(tmp_path: Path) -> None:
+    made = {"avg": 300.0, "max": 800.0, "min": 10.0, "std": 120.0}
+    figures = {"timing/generate": 20.0, "timing/step": 40.0}
+    figures |= {f"generate/{name}_num_tokens": 2 * value for name, value in made.items()}
+    figures |= {f"generate/{name}_assistant_tokens": value for name, value in made.items()}
+    log = read_step_log(write_lines(tmp_path / "history.jsonl", [{"_step": 1, **figures}]))
+    assert [log.frame[f"response_length/{name}"].iloc[0] for name in ("mean", "max", "min", "std")] == [
+        300.0, 800.0, 10.0, 120.0,
+    ]  # fmt: skip
+
+
 def test_nemo_rls_ppo_and_its_rollout_manager(tmp_path: Path) -> None:
     """NeMo Gym's and the newer rollouts name lengths otherwise; PPO times the critic's values."""
     figures = {

@@ -46,6 +46,8 @@ class LogNames:
     """Metrics beside which the whole step is that of the step before: it is logged when the next begins."""
     figures: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Further figures by our column."""
+    made_tokens: bool = False
+    """Lengths count what the actor made, not what tools answered."""
     note: str = ""
     """What its stages hold, for the documentation and the report."""
 
@@ -104,6 +106,8 @@ _SLIME: Final = LogNames(
     ),
     step=("perf/step_time",),
     saving=("perf/save_model_time",),
+    figures={SLOWEST_TOOL_S: ("perf/longest_sample_non_generation_time",)},
+    made_tokens=True,
     note="rollout_time holds rewards: they are computed as rollouts finish",
 )
 

@@ -53,6 +53,9 @@ SECONDS_OF_STEP: Final = (TIMING_STEP, STEP_TESTING_S, STEP_SAVE_S)
 
 _TABLES: Final = {".csv", ".jsonl", ".json"}
 
+_UPDATES: Final = "train/step"
+"""slime counts updates by it, several a rollout, and prints them as steps."""
+
 Covers = dict[str, tuple[str, ...]]
 """Stages that a column of seconds holds."""
 
@@ -184,6 +187,7 @@ def step_log(root: Path, names: LogNames, gathered: Gathered, files: Sequence[Pa
         framework=names.name,
         covers={column: stages for column, stages in covers.items() if column in frame},
         note=names.note,
+        tool_tokens_apart=names.made_tokens,
         left_out=dict(gathered.left_out),
         notes=(*gathered.notes, *notes),
         files=tuple(
@@ -292,7 +296,7 @@ def _known(record: Figures, names: LogNames, given: Mapping[str, str]) -> tuple[
             step = int(value)
         else:
             found[column] = value
-    return step, found
+    return (None if _UPDATES in figures and not found else step), found
 
 
 def _figure(figures: Mapping[str, float], names: Sequence[str]) -> float | None:

@@ -92,10 +92,11 @@ IMPORTER: Final = Importer(
     confined=True,
     step_name=r"global_step_(\d{1,15})_training_input\.pkl",
     metrics=MetricNames(
-        mean=("generate/avg_num_tokens",),
-        max=("generate/max_num_tokens",),
-        min=("generate/min_num_tokens",),
-        std=("generate/std_num_tokens",),
+        # num_tokens count what tools answered, too; versions before August 2026 have nothing else.
+        mean=("generate/avg_assistant_tokens", "generate/avg_num_tokens"),
+        max=("generate/max_assistant_tokens", "generate/max_num_tokens"),
+        min=("generate/min_assistant_tokens", "generate/min_num_tokens"),
+        std=("generate/std_assistant_tokens", "generate/std_num_tokens"),
     ),
     notes=("without --tool-seconds response_mask spans tool output too, in multi-turn runs",),
 )

@@ -238,6 +238,51 @@ def test_rolls_agentic_pipeline_has_names_of_its_own(tmp_path: Path) -> None:
     assert log.frame["prompt_length/mean"].tolist() == [60.0] * 3
 
 
+def swift_line(step: int, seconds: float, begun: int, **figures: object) -> dict[str, object]:
+    """As ms-swift's callback writes it: seconds so far, rounded, and their mean since the run began."""
+    hours, rest = divmod(round(seconds), 3600)
+    said = [f"{number}{unit}" for number, unit in ((hours, "h"), (rest // 60, "m"), (rest % 60, "s"))]
+    return {
+        "loss": 0.01,
+        **figures,
+        "global_step/max_steps": f"{step}/100",
+        "elapsed_time": " ".join(said[0 if hours else 1 if rest >= 60 else 2 :]),
+        "remaining_time": "2h 3m 4s",
+        "memory(GiB)": 61.5,
+        "train_speed(s/it)": round(seconds / (step - begun), 6),
+    }
+
+
+def test_ms_swift_tells_the_seconds_of_a_run(tmp_path: Path) -> None:
+    """Steps of 40.5 s and more, a line for two of them, validation of 100 s after step 6, a restart at 8."""
+    lengths = {
+        "completions/mean_length": 300.0,
+        "completions/max_length": 900.0,
+        "completions/clipped_ratio": 0.25,
+    }
+    lines: list[dict[str, object]] = []
+    seconds = 0.0
+    for step in range(2, 12, 2):
+        seconds += 2 * (40.5 + step)
+        lines.append(swift_line(step, seconds, 0, **lengths))
+        if step == 6:
+            seconds += 100.0
+            lines.append(swift_line(step, seconds, 0, eval_loss=0.5, **{"eval_completions/mean_length": 1.0}))
+    for step, so_far in ((10, 120.25), (12, 240.5)):
+        lines.append(swift_line(step, so_far, 8, **lengths))
+    lines.append(
+        {"last_model_checkpoint": "out/12", "global_step": 12, "log_history": [{"loss": 1.0, "step": 1}]}
+    )
+    path = write_lines(tmp_path / "logging.jsonl", lines)
+    for log in (read_step_log(path), read_step_log(path, "ms-swift")):
+        assert log.framework == "ms_swift"
+        assert log.frame["step"].tolist() == [2, 4, 6, 8, 10, 12]
+        expected = [42.5, 44.5, 46.5, 48.5, 60.125, 60.125]
+        assert log.frame["timing_s/step"].tolist() == pytest.approx(expected, abs=1e-4)
+        assert log.frame["response_length/mean"].tolist() == [300.0] * 6
+        assert log.frame["response_length/clip_ratio"].tolist() == [0.25] * 6
+
+
 def test_trl_names_continuous_batching_otherwise(tmp_path: Path) -> None:
     batched = "profiling/Time taken: GRPOTrainer.transformers.generate_batch"
     lines = [

@@ -18,6 +18,7 @@ from oppo_sim.columns import (
     TOKENS_TOTAL,
     TURNS_MAX,
 )
+from oppo_sim.traces.importers.running_time import SECONDS_A_STEP
 
 
 class Timed(NamedTuple):
@@ -184,4 +185,17 @@ _TRL: Final = LogNames(
     note="most logs name the whole step alone; generation where profiling is reported (wandb)",
 )
 
-FRAMEWORKS: Final[tuple[LogNames, ...]] = (_VERL, _OPENRLHF, _SLIME, _NEMO, _ROLL, _SKYRL, _TRL)
+_SWIFT: Final = LogNames(
+    name="ms_swift",
+    importer="trl",
+    stages=(
+        Timed(("gen",), ("*.generate",)),
+        Timed(("reward",), ("*._compute_rewards_per_func",)),
+        Timed(("update_weights",), ("*._move_model_to_vllm",)),
+    ),
+    step=(SECONDS_A_STEP,),
+    made_tokens=True,
+    note="the whole step alone, from the run's seconds; checkpoints are inside, validation is not",
+)
+
+FRAMEWORKS: Final[tuple[LogNames, ...]] = (_VERL, _OPENRLHF, _SLIME, _NEMO, _ROLL, _SKYRL, _TRL, _SWIFT)

@@ -21,6 +21,7 @@ from oppo_sim.traces.importers.logged_steps import TRAINED, Figures, by_trained_
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rows import CUT_OFF, json_values, plain_name, raw_lines
+from oppo_sim.traces.importers.running_time import running_seconds, running_step, with_seconds_a_step
 
 PATTERNS: Final = ("*.jsonl", "*.json", "*.csv", "*.log", "*.txt", "*.out", "*tfevents*", "*.wandb")
 STEP_NAMES: Final = ("step", "_step", *TRAINED, "Step")
@@ -60,7 +61,7 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
         yield from by_trained_step(_csv(path, reading), reading)
     elif name.endswith(".jsonl"):
         lines = (_one(value, Place(path, line)) for line, value in json_values(path, reading))
-        yield from by_trained_step(lines, reading)
+        yield from by_trained_step(with_seconds_a_step(lines), reading)
     elif name.endswith(".json"):
         yield from by_trained_step(_json(path, reading), reading)
     else:
@@ -120,6 +121,8 @@ def _one(value: Any, place: Place) -> Figures:
         named = {**inner, **{name: value[name] for name in STEP_NAMES if name in value}}
     figures = dict(_numbers(named))
     step = next((figures[name] for name in STEP_NAMES if name in figures), None)
+    if step is None and (running := running_step(value)) is not None:
+        return running, figures | running_seconds(value, running)
     return (None if step is None else place.whole(step, "step")), figures
 
 

@@ -79,6 +79,14 @@ def test_ids_of_the_v1_trainer_name_prompt_and_sample(tmp_path: Path) -> None:
     assert column(frame, "sample_id") == ["0_0", "1_0", "0_0", None]
 
 
+def test_rows_that_fill_a_batch_up_are_no_rollouts(tmp_path: Path) -> None:
+    rows = [record(1, "question", 40, uid=f"ab12_{sample}_0") for sample in range(3)]
+    rows.append({**record(1, "", 0, uid=f"pad{'0f' * 16}_0_0"), "score": 0.0})
+    frame, provenance = import_log("verl", write_lines(tmp_path / "1.jsonl", rows), chars_per_token=4.0)
+    assert column(frame, "response_length") == [10, 10, 10]
+    assert provenance["rows_left_out"] == {"row that only fills the batch up": 1}
+
+
 def test_steps_are_chosen_without_opening_the_other_files(dump: Path) -> None:
     (dump / "3.jsonl").write_text("this is no JSON\n")
     frame, provenance = import_log("verl", dump, chars_per_token=4.0, steps=(5, 20))

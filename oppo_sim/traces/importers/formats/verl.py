@@ -12,10 +12,15 @@ from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import json_records
 
 _SAMPLE_UID: Final = re.compile(r"(.+)_(\d+)_(\d+)")
+_FILLS_UP: Final = re.compile(r"pad[0-9a-f]{32}_\d+_\d+")
+"""Rows of one token that the v1 trainer adds, until the batch can be divided among its processes."""
 
 
 def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
     for place, record in json_records(path, reading):
+        if isinstance(uid := record.get("uid"), str) and _FILLS_UP.fullmatch(uid):
+            reading.left_out["row that only fills the batch up"] += 1
+            continue
         output = reading.pick(record, place, "response", "output")
         length, reason = reading.tokens(record, place, "response_length"), None
         counted = length is None

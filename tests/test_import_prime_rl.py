@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from oppo_sim.traces.importers import import_log
 from tests.import_cases import column, refused, simulated, write_lines
 
@@ -94,4 +96,23 @@ def test_bad_records_are_named(tmp_path: Path) -> None:
     path.write_text("")
     assert "holds no rollouts" in refused("prime_rl", path)
     metrics = write_lines(tmp_path / "metrics.jsonl", [{"step": 1, "seq_len/all/mean": 500.0}])
-    assert "token ids" in refused("prime_rl", metrics)
+    assert "neither rollouts nor metrics" in refused("prime_rl", metrics)
+
+
+def test_metrics_of_its_orchestrator(tmp_path: Path) -> None:
+    """Rows of other metrics between them, as the trainer writes to a file of its own or to wandb's."""
+    lines: list[dict[str, Any]] = []
+    for step in (1, 2):
+        tokens = {"mean": 400.0 * step, "max": 2048.0, "min": 12.0, "p10": 60.0, "p90": 900.0}
+        figures = {f"train/agg/all/num_output_tokens/{name}": value for name, value in tokens.items()}
+        figures |= {
+            "train/agg/effective/num_output_tokens/mean": 1.0,
+            "train/agg/all/num_input_tokens/mean": 90.0,
+        }
+        lines += [{"step": step, "time": 1.7e9, "perf/mfu": 30.0}, {"step": step, "time": 1.7e9, **figures}]
+    frame, _ = import_log("prime_rl", write_lines(tmp_path / "metrics.jsonl", lines), rows_per_step=256)
+    means = frame.groupby("step")["response_length"].mean()
+    assert means.to_numpy() == pytest.approx([400.0, 800.0], rel=0.02)
+    assert frame["response_length"].min() >= 12
+    assert frame["response_length"].max() == 2048
+    assert set(frame["prompt_length"]) == {90}

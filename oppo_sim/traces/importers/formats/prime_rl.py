@@ -162,19 +162,26 @@ def _inside(record: Any, *names: str) -> Any:
     return record
 
 
+def _named(figure: str) -> tuple[str, ...]:
+    """Of all rollouts of a step, else of those that were trained."""
+    return tuple(f"train/agg/{subset}/{figure}" for subset in ("all", "effective"))
+
+
 IMPORTER: Final = Importer(
     name="prime_rl",
-    what="rollouts/step_N/train/…/traces.jsonl (verifiers records)",
-    lengths="token ids, or usage of the model calls",
+    what="rollouts/step_N/train/…/traces.jsonl (verifiers records); metrics: metrics.jsonl, wandb",
+    lengths="token ids, or usage of the model calls, or fitted to the metrics",
     example="oppo trace import --from prime_rl outputs/rollouts/ -o prime.parquet",
     patterns=("traces.jsonl",),
     looks=_recognises,
     read=_read,
     find_step=_step_of,
     select=_select,
-    metrics=MetricNames(),
-    notes=(
-        "generated tokens of all turns count as one response",
-        "metrics.jsonl has the mean of prompt and response together only",
+    metrics=MetricNames(
+        mean=_named("num_output_tokens/mean"),
+        max=_named("num_output_tokens/max"),
+        min=_named("num_output_tokens/min"),
+        prompt_mean=_named("num_input_tokens/mean"),
     ),
+    notes=("generated tokens of all turns count as one response",),
 )

@@ -238,6 +238,26 @@ def test_rolls_agentic_pipeline_has_names_of_its_own(tmp_path: Path) -> None:
     assert log.frame["prompt_length/mean"].tolist() == [60.0] * 3
 
 
+@pytest.mark.parametrize("begun", [0, 500])
+def test_what_trl_times_is_a_steps_mean_where_a_line_is_of_ten(begun: int, tmp_path: Path) -> None:
+    """TRL's default is a line every ten steps; the functions it times are logged at every call, those of an
+    evaluation too."""
+    generated = "profiling/Time taken: GRPOTrainer.vLLM.generate"
+    lines: list[dict[str, float]] = []
+    for step in range(begun + 1, begun + 41):
+        lines.append({generated: 5.0 + step / 1000})
+        if step % 10 == 0:
+            lines.append({"train/global_step": step, "train/step_time": 8.0})
+        if step % 20 == 0:
+            lines += [{generated: 90.0}, {"train/global_step": step, "eval/completions/mean_length": 3.0}]
+    numbered = [{"_step": number, **line} for number, line in enumerate(lines)]
+    log = read_step_log(write_lines(tmp_path / "history.jsonl", numbered))
+    assert log.frame["step"].tolist() == [begun + each for each in (10, 20, 30, 40)]
+    means = [5.0 + (begun + each - 4.5) / 1000 for each in (10, 20, 30, 40)]
+    assert log.frame["timing_s/gen"].tolist() == pytest.approx(means)
+    assert (log.notes, log.left_out) == ((), {})
+
+
 def swift_line(step: int, seconds: float, begun: int, **figures: object) -> dict[str, object]:
     """As ms-swift's callback writes it: seconds so far, rounded, and their mean since the run began."""
     hours, rest = divmod(round(seconds), 3600)

@@ -6,7 +6,8 @@ from typing import Final
 
 from oppo_sim.traces.importers.reading import Reading
 
-Figures = tuple[int | None, dict[str, float]]
+Named = dict[str, float]
+Figures = tuple[int | None, Named]
 
 _CALLS: Final = "_step"
 TRAINED: Final = (
@@ -24,9 +25,16 @@ _ADDED: Final = "profiling/"
 
 def by_trained_step(lines: Iterable[Figures], reading: Reading) -> Iterator[Figures]:
     """Lines under the step that the trainer names; those that name wandb's alone, which a trainer logs on its
-    way, come to the next that does. Lines as they are if none of them does, or if they have a ``step``."""
+    way, come to the next that does. Lines as they are if none of them does, or if they have a ``step``.
+
+    What adds up is a step's mean where a line is of several steps, as its other figures are (TRL logs every
+    tenth). A line that names the step before it again is of an evaluation, and so is what it adds up.
+    """
     waiting: list[Figures] = []
     last: int | None = None
+    usual: int | None = None
+    first: tuple[int, tuple[Named, Named]] | None = None
+    """Held back until the second line tells of how many steps a line is."""
     for step, figures in lines:
         if _CALLS not in figures or "step" in figures:
             yield step, figures
@@ -35,17 +43,42 @@ def by_trained_step(lines: Iterable[Figures], reading: Reading) -> Iterator[Figu
         if named is None or named != int(named) or named < 0:
             waiting.append((step, figures))
             continue
-        last = int(named)
-        yield last, _joined(waiting) | figures
+        line = _joined(waiting), figures
         waiting.clear()
+        now, apart = int(named), usual if last is None or named < last else int(named) - last
+        last = now
+        if apart is None:
+            first = now, line
+            continue
+        if apart > 0:
+            usual = apart
+            if first is not None:
+                yield _mean(*first, apart)
+                first = None
+        yield _mean(now, line, apart)
+    if first is not None:
+        yield _mean(*first, first[0])
     if last is None:
         yield from waiting
     elif waiting:
         reading.left_out["line of a step that the log does not end"] += len(waiting)
 
 
-def _joined(lines: Iterable[Figures]) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _mean(step: int, line: tuple[Named, Named], steps: int) -> Figures:
+    """What was logged on the way and the line itself, of ``steps`` steps, of fewer where it is the first; of
+    none, without what adds up."""
+    before, figures = line
+    of = min(steps, step)
+    kept = {
+        name: value / of if name.startswith(_ADDED) else value
+        for name, value in before.items()
+        if of or not name.startswith(_ADDED)
+    }
+    return step, kept | figures
+
+
+def _joined(lines: Iterable[Figures]) -> Named:
+    found: Named = {}
     for _, figures in lines:
         for name, value in figures.items():
             found[name] = value + (found.get(name, 0.0) if name.startswith(_ADDED) else 0.0)

@@ -498,6 +498,27 @@ def test_milliseconds_among_seconds_are_found(tmp_path: Path) -> None:
     assert log.frame["timing_s/step"].tolist() == [36.0, 36.0]
 
 
+def test_generation_beside_training_is_not_in_milliseconds(tmp_path: Path) -> None:
+    """OpenRLHF's asynchronous trainer: a step is the time between two, generation that of another batch."""
+    lines = []
+    for step in range(1, 9):
+        figures = {
+            "timing/make_experience": 6.5,
+            "timing/ppo_train": 38.25,
+            "timing/broadcast": 1.5,
+            "rollout/response_length_mean": 412.5,
+            "timing/generation": 66.0 + step,
+            "timing/step_total": 58.0 + step,
+        }
+        lines.append(f"INFO 08-13 10:00:0{step} ppo_trainer_async.py:248] Global step {step}: {figures}\n")
+    path = tmp_path / "train.log"
+    path.write_text("".join(lines))
+    log = read_step_log(path)
+    assert log.framework == "openrlhf"
+    assert log.frame["timing_s/gen"].tolist() == [66.0 + step for step in range(1, 9)]
+    assert log.notes == ()
+
+
 def test_a_line_in_milliseconds_is_told_from_a_checkpoint_of_hours(tmp_path: Path) -> None:
     every = {name: 1000 * value for name, value in BASE.items() if name.startswith("timing_s/")}
     line = console(tmp_path / "line.log", [(step, every if step == 3 else {}) for step in range(1, 8)])

@@ -35,6 +35,8 @@ _HUNDRED: Final = 100.0
 _FAR: Final = 100.0
 """A value so many times its column's median, and near it when divided by a thousand, is in milliseconds."""
 _LONGER: Final = 1.05
+_OVERLAP: Final = 10.0
+"""By so much generation may be longer than its step, where it goes on beside the training of another."""
 _SOMETIMES: Final = (STEP_TESTING_S, STEP_SAVE_S)
 """What only some steps have."""
 _HELD: Final = 0.3
@@ -127,7 +129,8 @@ def _in_seconds(frame: "pd.DataFrame", columns: list[str], unit: str, gathered: 
         known = frame[frame[column].notna()]
         whole = known[TIMING_STEP].median() if TIMING_STEP in frame else float("nan")
         typical = known[column].median()
-        if whole > 0 and typical > _LONGER * whole and typical / _THOUSAND <= _LONGER * whole:
+        most = _OVERLAP if column.startswith(timing("gen")) else _LONGER
+        if whole > 0 and typical > most * whole and typical / _THOUSAND <= _LONGER * whole:
             frame[column] = frame[column] / _THOUSAND
             notes.append(
                 f"{column} was taken as milliseconds: it is longer than its step (--unit s to refuse)"

@@ -430,6 +430,16 @@ def test_names_of_ones_own(tmp_path: Path) -> None:
     assert "no framework 'vrl'" in refused(path, framework="vrl")
 
 
+@pytest.mark.parametrize("dropped", [0, 7])
+def test_groups_that_verls_v1_trainer_replaces_are_told_of(dropped: int, tmp_path: Path) -> None:
+    path = console(
+        tmp_path / "a.log", [(step, {"training/filter_groups/evicted_samples": dropped}) for step in (1, 2)]
+    )
+    assert any("more rollouts than the scenario's batch" in note for note in read_step_log(path).notes) == (
+        dropped > 0
+    )
+
+
 def test_a_repeated_step_counts_once(tmp_path: Path) -> None:
     log = read_step_log(console(tmp_path / "a.log", [(1, {}), (2, {}), (2, {"timing_s/gen": 21.0}), (3, {})]))
     assert log.frame["step"].tolist() == [1, 2, 3]

@@ -47,6 +47,8 @@ class LogNames:
     """Metrics beside which the whole step is that of the step before: it is logged when the next begins."""
     figures: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Further figures by our column."""
+    replaced: tuple[str, ...] = ()
+    """How many groups were dropped while others were generated in their place, in no batch of their own."""
     made_tokens: bool = False
     """Lengths count what the actor made, not what tools answered."""
     note: str = ""
@@ -79,6 +81,7 @@ _VERL: Final = LogNames(
         PER_TOKEN_UPDATE_MS: ("timing_per_token_ms/update_actor",),
         GENERATION_BATCHES: ("train/num_gen_batches",),
     },
+    replaced=("training/filter_groups/evicted_samples",),
     note="gen holds waking the engine, resharding and loading weights; step holds validation and checkpoints",
 )
 

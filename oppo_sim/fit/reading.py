@@ -56,6 +56,11 @@ _TABLES: Final = {".csv", ".jsonl", ".json"}
 _UPDATES: Final = "train/step"
 """slime counts updates by it, several a rollout, and prints them as steps."""
 
+_REPLACED: Final = (
+    "groups were dropped and others generated in their place (filter_groups): generation is of more rollouts"
+    " than the scenario's batch, and the fit takes their seconds for slower decoding"
+)
+
 Covers = dict[str, tuple[str, ...]]
 """Stages that a column of seconds holds."""
 
@@ -125,11 +130,11 @@ def read_step_log(
     names = _framework(framework, records, given, root)
     gathered = gather([[_known(each, names, given) for each in found] for _, found in records], str(root))
     gathered.left_out.update(reading.left_out)
-    lines = (figures for _, found in records for _, figures in found)
-    if TIMING_STEP not in given and any(
-        first_figure(each, names.late_beside, PREFIXES) is not None for each in lines
-    ):
+    lines = [figures for _, found in records for _, figures in found]
+    if TIMING_STEP not in given and any(_figure(each, names.late_beside) is not None for each in lines):
         _with_late_steps(gathered)
+    if any((_figure(each, names.replaced) or 0.0) > 0.0 for each in lines):
+        gathered.note(_REPLACED)
     return step_log(root, names, gathered, [file for file, found in records if found], unit)
 
 

@@ -185,7 +185,10 @@ _TRL: Final = LogNames(
     ),
     step=("step_time",),
     figures={TOKENS_CUMULATIVE: ("num_tokens",)},
-    note="most logs name the whole step alone; generation where profiling is reported (wandb)",
+    note=(
+        "most logs name the whole step alone, without the optimizer's own seconds (DeepSpeed: with);"
+        " generation where profiling is reported (wandb)"
+    ),
 )
 
 _SWIFT: Final = LogNames(

@@ -158,7 +158,13 @@ def test_importers_by_name() -> None:
         "skyrl",
         "openrlhf",
     }
-    assert {each.name for each in IMPORTERS} == names | {"azure", "burstgpt", "mooncake", "generic"}
+    assert {each.name for each in IMPORTERS} == names | {
+        "azure",
+        "burstgpt",
+        "mooncake",
+        "ms_swift",
+        "generic",
+    }
 
 
 def test_what_is_not_recognised_is_said(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ _TRL: Final = LogNames(
 
 _SWIFT: Final = LogNames(
     name="ms_swift",
-    importer="trl",
+    importer="ms_swift",
     stages=(
         Timed(("gen",), ("*.generate",)),
         Timed(("reward",), ("*._compute_rewards_per_func",)),

@@ -119,7 +119,7 @@ def _metric_files(files: list[Path], path: Path) -> list[Path]:
 
 def _by_figures(files: list[Path], options: ImportOptions) -> tuple[list[Importer], bool]:
     """The importers that know a mean length in the files, and whether all of these are whole numbers."""
-    known = [each for each in IMPORTERS if each.metrics is not None and each.metrics.mean]
+    known = [each for each in IMPORTERS if each.metrics and each.metrics.mean and not each.metrics_of]
     for file in matching(files, METRIC_PATTERNS):
         means = {each.name: _means(file, each, options) for each in known}
         if found := [each for each in known if means[each.name]]:

@@ -60,7 +60,6 @@ def _wanted(name: str, numeric: list[str], reading: Reading) -> bool:
 
 IMPORTER: Final = Importer(
     name="trl",
-    aliases=("ms_swift", "swift"),
     what=(
         "log_completions (completions_N.parquet, text); metrics: trainer_state.json, console, wandb,"
         " TensorBoard"

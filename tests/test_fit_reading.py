@@ -552,6 +552,12 @@ def test_a_line_in_milliseconds_is_told_from_a_checkpoint_of_hours(tmp_path: Pat
     assert not log.notes
 
 
+def test_steps_that_generate_for_others_are_refused(tmp_path: Path) -> None:
+    """OpenRLHF with a generation batch of two training batches: every other step takes the rest."""
+    steps = [(step, {"timing_s/gen": 2e-5 if step % 2 else 60.0}) for step in range(1, 13)]
+    assert "6 of 12 steps generated nothing" in refused(console(tmp_path / "a.log", steps))
+
+
 def test_what_is_no_log_is_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty.log").write_text("")
     assert "no figures of any step" in refused(tmp_path / "empty.log")

@@ -54,6 +54,10 @@ _RANGES: Final = {
     GENERATION_BATCHES: (1.0, _THOUSAND),
 }
 """From and to, of figures beside seconds."""
+_NO_GENERATION: Final = 1e-3
+"""Of long generations, what takes less generated nothing."""
+_OFTEN: Final = 0.3
+"""Share of steps."""
 _LEAST_PART: Final = 0.3
 """Of a step, that generation and updates take."""
 _SEVERAL: Final = 10
@@ -81,6 +85,7 @@ def cleaned(
         raise OppoError(f"{where} holds lengths but no seconds of any stage: give a log with timings")
     stages = [column for column in seconds if column not in _SOMETIMES]
     notes = _in_seconds(frame, stages, unit, gathered)
+    _refuse_steps_without_generation(frame, where)
     outside = _beside_the_step(frame, covers)
     frame = frame.drop(columns=outside)
     notes += [f"{column} stands beside {TIMING_STEP}, not in it: nothing is taken out" for column in outside]
@@ -115,6 +120,20 @@ def _beside_the_step(frame: "pd.DataFrame", covers: Iterable[str]) -> list[str]:
         if held < _HELD and not _HELD < held * _THOUSAND < 1 / _HELD:
             found.append(column)
     return found
+
+
+def _refuse_steps_without_generation(frame: "pd.DataFrame", where: str) -> None:
+    """Raises OppoError where some steps generate for others, which have their rollouts from a buffer."""
+    if timing("gen") not in frame:
+        return
+    seconds = frame[timing("gen")].dropna()
+    none = (seconds >= 0) & (seconds < _NO_GENERATION * seconds.quantile(1.0 - _OFTEN / 2.0))
+    if none.sum() >= max(_FEWEST, _OFTEN * len(seconds)):
+        raise OppoError(
+            f"{where}: {none.sum()} of {len(seconds)} steps generated nothing, as where one generates for"
+            " several (OpenRLHF's vllm_generate_batch_size), which a fit does not know: give the log of a run"
+            " whose steps generate what they train"
+        )
 
 
 def _in_seconds(frame: "pd.DataFrame", columns: list[str], unit: str, gathered: Gathered) -> list[str]:

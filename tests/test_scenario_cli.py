@@ -14,6 +14,7 @@ from oppo_sim.costs.models import MODELS
 from oppo_sim.policies import Policy, listing, registry
 from oppo_sim.policies.registry import ENTRY_POINT_GROUP, SHIPPED, check_settings
 from oppo_sim.scenario.load import load_scenario, shipped_scenarios
+from oppo_sim.scenario.schema import Scenario
 
 MINE = """
 format: oppo-scenario/1
@@ -204,6 +205,32 @@ def test_init_for_a_model_runs_and_says_where_numbers_are_from(
         code, _, err = oppo(capsys, "init", *arguments)
         assert code == 2
         assert words in err
+
+
+def test_init_says_nodes_and_epochs_and_leaves_out_a_critic_that_does_not_fit(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def written(model: str, gpus: int, device: str, framework: str) -> Scenario:
+        given = ("--model", model, "--gpus", str(gpus), "--device", device, "--framework", framework)
+        code, _, err = oppo(capsys, "init", *given, "-o", "run.yaml", "--force")
+        assert code == 0, err
+        return load_scenario("run.yaml")
+
+    # Tensor parallelism of 16 would be one replica through NVLink on two nodes of eight.
+    two_nodes = written("qwen3-30b-a3b", 16, "H100", "verl")
+    assert two_nodes.cluster.num_gpus_per_node == 8
+    assert two_nodes.split.tensor_parallel <= 8
+    assert two_nodes.training.critic == "separate"
+    assert written("qwen3-30b-a3b", 16, "GB200", "verl").cluster.num_gpus_per_node is None
+    # 61 GB of the actor's states on each of eight; a critic would take as much again.
+    one_node = written("qwen3-30b-a3b", 8, "H100", "verl")
+    assert (one_node.training.critic, one_node.split.scoring) == ("none", "cpu")
+    assert "critic: none # it would not fit with one" in Path("run.yaml").read_text()
+    assert written("qwen2.5-3b", 8, "H100", "prime-rl").training.critic == "none"
+    epochs = {
+        name: written("qwen2.5-3b", 8, "H100", name).training.num_ppo_epochs for name in ("verl", "TRL")
+    }
+    assert epochs == {"verl": 1, "TRL": 4}
 
 
 def test_init_asks_on_a_terminal(

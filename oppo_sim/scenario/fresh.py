@@ -25,6 +25,24 @@ TRACE: Final = "reason_r1distill_math"
 DEFAULT_ENGINE: Final = {"verl": "vllm-async", "slime": "sglang", "TRL": "generate"}
 """What a framework generates with; vLLM otherwise."""
 _DEGREES: Final = (1, 2, 4, 8, 16)
+_NODE: Final = 8
+"""GPUs of a node of an HGX or DGX machine, and of most others with eight links."""
+_NODES: Final = {"GB200": 72, "GB300": 72}
+"""GPUs that NVLink joins, where they are more (NVL72)."""
+_WITHOUT_CRITIC: Final = ("NeMo RL", "prime-rl")
+"""Frameworks that train none."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What is tried until it fits."""
+
+    degree: int
+    """Of tensor parallelism."""
+    saving: bool
+    """Activations recomputed, an engine that sleeps."""
+    critic: bool
+    """And a reward model; else rules check the answers."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +67,17 @@ def check_engine(name: str) -> None:
 
 def fresh_text(wanted: Wanted, file: str) -> str:
     """The text of a scenario that runs: everything on the same GPUs, with the least tensor parallelism that
-    fits, if need be with activations recomputed and an engine that sleeps while others compute. ``file``:
-    what it will be called, for its comments. Raises OppoError for an unknown device, model or engine, and
-    where the model does not fit."""
+    fits, if need be with activations recomputed and an engine that sleeps while others compute, then without
+    a critic. ``file``: what it will be called, for its comments. Raises OppoError for an unknown device,
+    model or engine, and where the model does not fit."""
     find_device(wanted.device)
     find_model(wanted.model)
     check_engine(wanted.engine)
     reasons: list[OppoError] = []
-    degrees = [degree for degree in _DEGREES if wanted.gpus % degree == 0]
-    for saving, degree in product((False, True), degrees):
-        text = _text(wanted, degree, file, saving)
+    degrees = [degree for degree in _DEGREES if wanted.gpus % degree == 0 and degree <= _node(wanted)]
+    critics = (False,) if wanted.framework in _WITHOUT_CRITIC else (True, False)
+    for critic, saving, degree in product(critics, (False, True), degrees):
+        text = _text(wanted, _Shape(degree, saving, critic), file)
         try:
             build_setup(scenario_from_plain(parse_yaml(text, file), where=file))
         except OppoError as error:
@@ -67,22 +86,43 @@ def fresh_text(wanted: Wanted, file: str) -> str:
         return text
     of_memory = [reason for reason in reasons if "does not divide" not in str(reason)]
     raise OppoError(
-        f"{wanted.model} does not fit on {wanted.gpus} × {wanted.device} with everything on the same GPUs:"
-        f" take more of them; with the most tensor parallelism: {(of_memory or reasons)[-1]}"
+        f"{wanted.model} does not fit on {wanted.gpus} × {wanted.device} with everything on the same GPUs,"
+        " without a critic either: take more of them; with the most tensor parallelism:"
+        f" {(of_memory or reasons)[-1]}"
     )
 
 
-def _text(wanted: Wanted, degree: int, file: str, saving: bool) -> str:
+def _node(wanted: Wanted) -> int:
+    """GPUs of a node."""
+    return _NODES.get(find_device(wanted.device).name, _NODE)
+
+
+def _text(wanted: Wanted, shape: _Shape, file: str) -> str:
+    degree = shape.degree
     device, replicas = find_device(wanted.device), wanted.gpus // degree
     model = show_value(wanted.model, 1000)
     static = wanted.engine == "generate"
     kv = f"auto # what the weights leave of {device.hbm_bytes / 2**30:.0f} GiB"
     kv = "null # a static batch" if static else kv
-    scorer = f"{{kind: model, model: {model}, tensor_parallel: {degree}}}"
-    recomputed = "  gradient_checkpointing: true # it would not fit without\n" if saving else ""
-    sleeps = ", sleep_mode: true" if saving else ""
+    recomputed = "  gradient_checkpointing: true # it would not fit without\n" if shape.saving else ""
+    sleeps = ", sleep_mode: true" if shape.saving else ""
     named = f"{wanted.gpus} × {device.name}, {wanted.model.rsplit('/', 1)[-1]}"
     told = "" if wanted.framework is None else f" --framework {show_value(wanted.framework, 100)}"
+    node = _node(wanted)
+    nodes = f"  num_gpus_per_node: {node} # assumed\n" if wanted.gpus > node else ""
+    trl = wanted.framework == "TRL"
+    epochs = "4 # TRL's default" if trl else "1 # assumed: the default of verl, OpenRLHF, slime; TRL's PPO: 4"
+    if shape.critic:
+        scored_on, workers = "rollout", replicas
+        critic = "separate # assumed: a critic as large as the actor; none for GRPO"
+        scorer = f"{{kind: model, model: {model}, tensor_parallel: {degree}}}"
+        scorer += " # assumed: as large as the actor; kind: verifier for rules"
+    else:
+        scored_on, workers = "separate", 1
+        no_critic = wanted.framework in _WITHOUT_CRITIC
+        critic = f"none # {f'{wanted.framework} trains none' if no_critic else 'it would not fit with one'}"
+        scorer = "{kind: verifier, fixed_s: 0.05, per_token_s: 1.0e-6}"
+        scorer += " # assumed: rules check the answers; kind: model for a reward model"
     return f"""\
 # {named}: everything on the same GPUs, {ENGINES[wanted.engine]}.
 # Lines marked "assumed" are for you to change. All fields: oppo scenario show --schema
@@ -106,7 +146,7 @@ trace:
 
 cluster:
   num_gpus: {wanted.gpus}
-
+{nodes}
 rollout:
   num_replicas: {replicas} # {wanted.gpus} GPUs, {degree} each: the least tensor parallelism that fits
   batching: {"static # one padded batch" if static else "continuous"}
@@ -114,14 +154,15 @@ rollout:
 
 placement: # everything on the same GPUs; training: separate gives generation its own, for async policies
   training: rollout
-  scoring: rollout
+  scoring: {scored_on}
   interference: 1.0 # not measured
 
 scoring:
-  num_workers: {replicas}
+  num_workers: {workers}
 
 training:
-  critic: separate # assumed: a critic as large as the actor
+  num_ppo_epochs: {epochs}
+  critic: {critic}
   offload: true # training state leaves the GPUs while the engines run
   tensor_parallel: {degree}
 {recomputed}  weight_sync: {{kind: online_refit, fixed_s: 0.5, convert_bytes_per_s: 2.0e10}} # assumed
@@ -130,7 +171,7 @@ costs:
   kind: roofline # composed (measured kernels) is closer where there are tables: docs/costs.md
   device: {device.name} # {device.source}
   actor_model: {model} # shape from its public config.json
-  reward_model: {scorer} # assumed: as large as the actor; kind: verifier for rules
+  reward_model: {scorer}
   rollout: {{host: {wanted.engine}, tensor_parallel: {degree}{sleeps}}}
 
 policy:

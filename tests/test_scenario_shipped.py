@@ -245,6 +245,21 @@ def test_what_is_likely_not_meant_is_warned_of(overrides: list[str], words: str)
     assert build_setup(minimal()).warnings == ()
 
 
+def test_epochs_that_nobody_gave_are_said_where_there_is_no_critic() -> None:
+    """4 is TRL's PPO; whoever writes a GRPO run in the names of verl leaves ``ppo_epochs`` at 1."""
+
+    def said(training: str) -> list[str]:
+        warnings = build_setup(load_scenario("h200x8-vllm", [f"training={training}"])).warnings
+        return [text for text in warnings if "num_ppo_epochs is not given" in text]
+
+    shared = "gradient_checkpointing: true, offload: true, micro_batch_tokens: 20000"
+    (text,) = said(f"{{critic: none, {shared}}}")
+    assert "every batch is trained 4 times, as TRL's PPO does" in text
+    assert "(training.num_ppo_epochs=1)" in text
+    assert said(f"{{critic: none, num_ppo_epochs: 4, {shared}}}") == []
+    assert said(f"{{{shared}}}") == []
+
+
 def test_the_documentation_names_every_alias_and_every_shipped_scenario() -> None:
     text = DOCS.read_text(encoding="utf-8")
     for name in (*ALIASES, *shipped_scenarios()):

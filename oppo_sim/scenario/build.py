@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.demands import Demands, explained_slowdown
@@ -19,6 +19,9 @@ from oppo_sim.policies.registry import check_settings, inherited_settings, polic
 from oppo_sim.rewards import BatchRewards, NoRewards
 from oppo_sim.scenario.schema import PlacementConfig, Scenario
 from oppo_sim.traces.replay import Replay, build_replay
+
+_BY_EPOCHS: Final = ("roofline", "composed")
+"""Kinds of costs whose updates take as long as they have epochs; others have seconds of whole stages."""
 
 
 @dataclass(frozen=True)
@@ -324,6 +327,17 @@ def _warnings(
         found.append(
             f"policy '{name}' controls overcommit by rewards, but rewards.kind is none: it keeps its first"
             " value"
+        )
+    training = scenario.training
+    if (
+        scenario.costs.kind in _BY_EPOCHS
+        and training.critic == "none"
+        and "num_ppo_epochs" not in training.model_fields_set
+    ):
+        found.append(
+            f"training.num_ppo_epochs is not given: every batch is trained {training.num_ppo_epochs} times,"
+            " as TRL's PPO does; verl, OpenRLHF, slime and TRL's GRPO train it once"
+            " (training.num_ppo_epochs=1)"
         )
     idle = scenario.num_gpus - scenario.split.num_gpus
     if idle:

@@ -371,6 +371,22 @@ def test_run_summary_lists_the_stages_that_took_time_and_the_step() -> None:
     assert not any(row[0] == "adv" for row in rows)
 
 
+def test_run_summary_says_what_is_in_no_stage() -> None:
+    """Half a step of an asynchronous update that waits for rollouts was in no row."""
+
+    def stages(steps: pd.DataFrame) -> dict[str, list[str]]:
+        rows = [[cell.strip() for cell in row] for row in printed(run_summary_table(steps)) if row]
+        return {row[0]: row[1:] for row in rows}
+
+    waiting = step_frame()
+    waiting[c.TIMING_STEP] += 57.0
+    assert stages(waiting)["in no stage"] == ["57.0 s", "57.0 s", "57.0 s", "32.2 %"]
+    assert "in no stage" not in stages(step_frame())
+    overlapping = step_frame()
+    overlapping[c.TIMING_STEP] -= 20.0
+    assert "in no stage" not in stages(overlapping)
+
+
 def test_comparison_table_gives_intervals_and_keeps_brackets() -> None:
     rows = [[cell.strip() for cell in row] for row in printed(comparison_table(comparison())) if row]
     assert ["oppo", "90.0 s", "1.33× [1.30, 1.36]"] in rows

@@ -51,15 +51,26 @@ def clock_unit(manifest: Mapping[str, Any]) -> Unit | None:
     return Unit(1.0, "iterations") if manifest.get("clock") == "decode iterations" else None
 
 
+_NO_STAGE: Final = "in no stage"
+_TRIFLE: Final = 0.01
+"""Of a step; less is the end of an iteration in progress."""
+
+
 def stage_rows(steps: "pd.DataFrame", unit: Unit | None = None) -> list[tuple[str, str, str, str, str]]:
-    """Stage, mean, median, 95th percentile and share of the step for every stage that took time, and for the
-    step. ``steps``: warm-up left out. Raises OppoError without the timing columns."""
-    whole = float(np.nansum(numbers(steps, c.TIMING_STEP, "step")))
+    """Stage, mean, median, 95th percentile and share of the step for every stage that took time, for the time
+    in no stage where that is no trifle (an update that waits for rollouts), and for the step. ``steps``:
+    warm-up left out. Raises OppoError without the timing columns."""
+    step = numbers(steps, c.TIMING_STEP, "step")
+    whole = float(np.nansum(step))
+    timed = {
+        stage: numbers(steps, c.timing(stage), "step")
+        for stage in c.STAGES
+        if c.timing(stage) in steps.columns
+    }
+    rest = step - sum(np.nan_to_num(seconds) for seconds in timed.values())
+    between = {_NO_STAGE: rest} if timed and np.nansum(rest) > _TRIFLE * whole else {}
     rows = []
-    for stage in (*c.STAGES, "step"):
-        if c.timing(stage) not in steps.columns:
-            continue
-        seconds = numbers(steps, c.timing(stage), "step")
+    for stage, seconds in {**timed, **between, "step": step}.items():
         if stage == "step" or np.nansum(seconds):
             times = (np.nanmean(seconds), np.nanquantile(seconds, 0.5), np.nanquantile(seconds, 0.95))
             mean, median, high = (format_seconds(float(time), unit) for time in times)

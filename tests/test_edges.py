@@ -50,6 +50,11 @@ def one(field: str, values: Sequence[Any], best: Any, drawn: Interval | None = N
         ("policy.chunk_size", (8, 16, 32), 32, ("highest", False, "8,16,32,64")),
         ("policy.chunk_size", (16, 32, 64), 64, ("highest", True, "")),
         ("policy.chunk_size", (1, 2), 1, ("lowest", True, "")),
+        # What the schema bounds: there is no half of a stage.
+        ("training.pipeline_parallel", (1, 2, 4), 1, ("lowest", True, "")),
+        ("training.pipeline_parallel", (2, 4, 8), 2, ("lowest", False, "1,2,4,8")),
+        ("training.lora_rank", (0, 16), 0, ("lowest", True, "")),
+        ("placement.interference", (25, 100), 100, ("highest", True, "")),
         ("policy.overcommit", (0, 2, 4), 0, ("lowest", True, "")),
         ("policy.overcommit", (0, 2, 4), 4, ("highest", False, "0,2,4,6,8")),
         # 1.0 is a batch of 8 rollouts, more than 4 of them.

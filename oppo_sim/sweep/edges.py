@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from pydantic import BaseModel
+
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.refill import overcommit_rollouts
 from oppo_sim.report.labels import OVERCOMMIT, SHORT_DIGITS, value_label
@@ -151,7 +153,9 @@ def _number_edge(scenario: Scenario, field: str, given: Searched, value: Any, by
         amount = amount_of(other)
         if amount is not None and (amount < here if side == "lowest" else amount > here):
             return Edge(field, value, what, side, False, f"{other} could not run ({reason})", "")
-    bounds = _LOWEST.get(field, -math.inf), 1.0 if shares else _highest(scenario, field)
+    bounds = _allowed(scenario, field)
+    if shares:
+        bounds = bounds[0], 1.0
     limit = here <= bounds[0] if side == "lowest" else here >= bounds[1]
     size = scenario.group_size if field == OVERCOMMIT and not shares else 1
     reach = max(bounds[0], 0.0), bounds[1]
@@ -176,8 +180,28 @@ def _amount(scenario: Scenario, field: str, value: Any) -> float | None:
     return float(number)
 
 
-def _highest(scenario: Scenario, field: str) -> float:
-    return float(scenario.max_response_length) if field in _LIKE_CHUNKS else math.inf
+def _allowed(scenario: Scenario, field: str) -> tuple[float, float]:
+    """The least and the most that a field may be."""
+    if field in _LIKE_CHUNKS:
+        return _LOWEST[field], float(scenario.max_response_length)
+    low, high = _stated(scenario, field)
+    return max(low, _LOWEST.get(field, -math.inf)), high
+
+
+def _stated(scenario: Scenario, field: str) -> tuple[float, float]:
+    """The bounds that belong to a field's values in the schema of its section, infinite where it has none."""
+    *sections, name = field.split(".")
+    section: Any = scenario
+    for each in sections:
+        section = getattr(section, each, None)
+    if not isinstance(section, BaseModel) or name not in type(section).model_fields:
+        return -math.inf, math.inf
+    stated = type(section).model_json_schema()["properties"].get(name, {})
+    kinds = [kind for kind in (stated, *stated.get("anyOf", ())) if kind.get("type") in ("integer", "number")]
+    return (
+        max((float(kind["minimum"]) for kind in kinds if "minimum" in kind), default=-math.inf),
+        min((float(kind["maximum"]) for kind in kinds if "maximum" in kind), default=math.inf),
+    )
 
 
 def _wider(

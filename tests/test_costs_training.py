@@ -396,6 +396,27 @@ def test_experts_on_two_nodes_are_reached_by_both_links_at_once() -> None:
     assert inside.gather_link_bytes_per_s == 8 * 5e10
 
 
+def test_a_sequence_on_two_nodes_is_exchanged_by_both_links_at_once() -> None:
+    cluster = {"gpus_per_node": 8, "node_link_bytes_per_s": 5e10, "training_spans_nodes": True}
+
+    def training(**settings: Any) -> RooflineTraining:
+        built = moe(cluster=cluster, offload=True, ref=False, **settings).training
+        assert isinstance(built, RooflineTraining)
+        return built
+
+    inside, across = (training(sequence_parallel=each) for each in (8, 16))
+    assert inside.sequence_link_bytes_per_s is None
+    # 8 of the 15 others are on the other node.
+    assert across.sequence_link_bytes_per_s == pytest.approx(5e10 * 15 / 8)
+    # Two tensor-parallel devices a rank leave four ranks to a node.
+    both = training(sequence_parallel=8, tensor_parallel=2)
+    assert both.sequence_link_bytes_per_s == pytest.approx(5e10 * 7 / 4)
+    # Without it all sixteen would exchange by NVLink.
+    batch = BatchShape((1000,) * 64, (3000,) * 64)
+    fast = dataclasses.replace(across, sequence_link_bytes_per_s=None)
+    assert across.stage_times(batch).old_log_prob > fast.stage_times(batch).old_log_prob
+
+
 def test_what_experts_cannot_be_is_said() -> None:
     with pytest.raises(ValidationError, match="multiple of expert_parallel 4 times expert_tensor_parallel 2"):
         config(expert_parallel=4, tensor_parallel=2, num_gpus=12)

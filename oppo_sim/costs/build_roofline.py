@@ -109,20 +109,24 @@ def training_group(parts: Parts) -> RooflineTraining:
         longest=context.max_prompt_length + context.max_response_length,
         gather_link_bytes_per_s=side_by_side(training.tensor_parallel),
         expert_gather_link_bytes_per_s=side_by_side(training.expert_devices),
-        expert_link_bytes_per_s=_expert_link(parts),
+        expert_link_bytes_per_s=_exchange_link(parts, training.expert_devices, context.gpus_per_node),
+        sequence_link_bytes_per_s=_exchange_link(
+            parts, training.sequence_parallel, max(1, context.gpus_per_node // training.tensor_parallel)
+        ),
         sync_link_bytes_per_s=between if context.sync_spans_nodes else None,
         engine_bytes=weights / parts.rollout.tensor_parallel if level == 1 else 0.0,
     )
 
 
-def _expert_link(parts: Parts) -> float | None:
-    """Bytes a second that a device sends to those that hold a layer's experts; None: all are on its node.
-    What goes to other nodes takes the device's link between nodes, and the rest the one inside, at once."""
-    context, devices = parts.context, parts.context.training.expert_devices
+def _exchange_link(parts: Parts, devices: int, of_a_node: int) -> float | None:
+    """Bytes a second that a device sends to the other ``devices`` of an exchange, of which so many are on a
+    node; None: all are. What goes to other nodes takes the device's link between nodes, and the rest the one
+    inside, at once."""
+    context = parts.context
     inside = parts.group.link_bytes_per_s or parts.devices.training.link_bytes_per_s
-    if not context.node_link_bytes_per_s or devices <= context.gpus_per_node:
+    if not context.node_link_bytes_per_s or devices <= of_a_node:
         return None
-    apart = (devices - context.gpus_per_node) / (devices - 1)
+    apart = (devices - of_a_node) / (devices - 1)
     return 1.0 / max((1.0 - apart) / inside, apart / context.node_link_bytes_per_s)
 
 

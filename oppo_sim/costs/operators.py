@@ -68,6 +68,8 @@ class Split:
     """Devices that share an expert; None: ``tensor_parallel``."""
     expert_link: Collective | None = None
     """Between the devices of the experts; bytes that one device sends. None: as ``rates.all_to_all``."""
+    sequence_link: Collective | None = None
+    """Likewise between sequence-parallel devices."""
 
     @property
     def experts_apart(self) -> bool:
@@ -234,7 +236,7 @@ def collectives_seconds(split: Split, rows: float) -> float:
     if split.experts_apart and shape.moe_layers:
         seconds += shape.moe_layers * _expert_exchange_seconds(split, rows)
     if split.sequence_parallel > 1:
-        latency_s, bytes_per_s = split.rates.all_to_all
+        latency_s, bytes_per_s = split.sequence_link or split.rates.all_to_all
         degree = split.sequence_parallel
         kv_width = max(shape.kv_heads, degree) * shape.head_size
         size = rows * 2.0 * (shape.query_width + kv_width) * split.activation_bytes

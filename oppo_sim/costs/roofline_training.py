@@ -6,7 +6,7 @@ from math import sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
-from oppo_sim.costs.achieved import Achievable, Achieved, achieved, trainer_shares
+from oppo_sim.costs.achieved import Achievable, Achieved, Collective, achieved, trainer_shares
 from oppo_sim.costs.context import stages_run
 from oppo_sim.costs.device import Device, value_bytes
 from oppo_sim.costs.formulas import added, micro_batches, slowest_rank, stage_seconds
@@ -103,6 +103,8 @@ class RooflineTraining:
     """As ``gather_link_bytes_per_s``, of the ranks that hold the same experts."""
     expert_link_bytes_per_s: float | None = None
     """Of one device to those that a layer's experts are divided among, where they are on several nodes."""
+    sequence_link_bytes_per_s: float | None = None
+    """Likewise to those that share the tokens of a sequence with it."""
     gather_factor: float = 1.0
     """On the seconds of gathers."""
     _last: tuple[BatchShape, tuple[_Part, ...]] | None = field(
@@ -234,7 +236,10 @@ class RooflineTraining:
             shares, link, training = self._shares, self.devices.link_bytes_per_s, self.training
             degree, dtype = training.tensor_parallel, training.dtype
             rates = achievable_rates(self.device, dtype, shares, degree, link)
-            between = self._link(self.expert_link_bytes_per_s)
+
+            def between(bytes_per_s: float | None) -> Collective:
+                return rates.all_to_all._replace(bytes_per_s=self._link(bytes_per_s))
+
             self._splits[id(model)] = Split(
                 model.shape,
                 degree,
@@ -245,7 +250,8 @@ class RooflineTraining:
                 training.pipeline_parallel,
                 training.expert_parallel,
                 training.expert_tensor_parallel,
-                rates.all_to_all._replace(bytes_per_s=between),
+                between(self.expert_link_bytes_per_s),
+                between(self.sequence_link_bytes_per_s),
             )
         return self._splits[id(model)]
 

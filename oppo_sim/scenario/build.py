@@ -185,6 +185,12 @@ def cost_context(scenario: Scenario) -> CostContext:
             f"training.tensor_parallel {scenario.training.tensor_parallel} is more than"
             f" cluster.num_gpus_per_node {node}: a tensor-parallel group does not span nodes here"
         )
+    degree = getattr(getattr(scenario.costs, "reward_model", None), "tensor_parallel", 1)
+    if split.scoring != "cpu" and degree > node:
+        raise OppoError(
+            f"costs.reward_model.tensor_parallel {degree} is more than cluster.num_gpus_per_node {node}: a"
+            " scoring worker does not span nodes here"
+        )
     training = split.training if isinstance(split.training, int) else split.rollout_gpus
     apart = isinstance(split.training, int) and split.num_gpus > node
     return CostContext(

@@ -101,6 +101,17 @@ def value_at(scenario: Scenario, path: str) -> Any:
         ("max_running_requests: 64\nrollout: {num_replicas: 4}", "rollout.max_num_seqs", 64),
         ("ppo_epochs: 2", "training.num_ppo_epochs", 2),
         ("training: {ppo_epochs: 2}", "training.num_ppo_epochs", 2),
+        ("num_iterations: 2", "training.num_ppo_epochs", 2),
+        ("train: {max_epochs: 2}", "training.num_ppo_epochs", 2),
+        ("num_steps_per_rollout: 4", "training.num_mini_batches", 4),
+        ("actor: {ppo_n_minibatches: 4, lora_rank: 8}", "training.num_mini_batches", 4),
+        ("lora_r: 16", "training.lora_rank", 16),
+        ("tensor_model_parallel_size: 2", "training.tensor_parallel", 2),
+        (
+            "expert_tensor_parallel_size: 1\ntensor_model_parallel_size: 1",
+            "training.expert_tensor_parallel",
+            1,
+        ),
         (
             "actor_rollout_ref: {actor: {ppo_epochs: 2, ppo_mini_batch_size: 28}}",
             "training.num_mini_batches",

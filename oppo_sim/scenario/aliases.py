@@ -310,7 +310,15 @@ ALIASES: Mapping[str, Alias] = {
             "a cap on all replicas: divided by num_replicas, which must divide it",
         ),
     ),
-    **_same("training.num_ppo_epochs", "ppo_epochs", "actor_rollout_ref.actor.ppo_epochs"),
+    **_same(
+        "training.num_ppo_epochs",
+        "ppo_epochs",
+        "actor_rollout_ref.actor.ppo_epochs",
+        "num_iterations",
+        "max_epochs",
+        "train.max_epochs",
+    ),
+    **_same("training.num_mini_batches", "num_steps_per_rollout", "actor.ppo_n_minibatches"),
     **dict.fromkeys(
         ("ppo_mini_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"),
         Alias(

@@ -1,4 +1,4 @@
-"""What verl and TRL call the settings of engines and of training memory."""
+"""What verl, TRL, slime (by Megatron's names) and others call the settings of engines and of training."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ SAME: dict[str, tuple[str, ...]] = {
     "costs.rollout.tensor_parallel": (
         f"{_VERL}.rollout.tensor_model_parallel_size",
         "vllm_tensor_parallel_size",
+        "rollout_num_gpus_per_engine",
     ),
     "costs.rollout.gpu_memory_utilization": (
         f"{_VERL}.rollout.gpu_memory_utilization",
@@ -18,12 +19,24 @@ SAME: dict[str, tuple[str, ...]] = {
     "costs.rollout.max_num_batched_tokens": (f"{_VERL}.rollout.max_num_batched_tokens",),
     "costs.rollout.sleep_mode": (f"{_VERL}.rollout.free_cache_engine", "vllm_enable_sleep_mode"),
     "training.gradient_checkpointing": (f"{_VERL}.model.enable_gradient_checkpointing",),
-    "training.lora_rank": (f"{_VERL}.model.lora_rank",),
+    "training.lora_rank": (f"{_VERL}.model.lora_rank", "lora_rank", "lora_r", "actor.lora_rank"),
     "training.sequence_parallel": (f"{_VERL}.actor.ulysses_sequence_parallel_size",),
-    "training.pipeline_parallel": (f"{_VERL}.actor.megatron.pipeline_model_parallel_size",),
-    "training.expert_parallel": (f"{_VERL}.actor.megatron.expert_model_parallel_size",),
-    "training.expert_tensor_parallel": (f"{_VERL}.actor.megatron.expert_tensor_parallel_size",),
-    "training.tensor_parallel": (f"{_VERL}.actor.megatron.tensor_model_parallel_size",),
+    "training.pipeline_parallel": (
+        f"{_VERL}.actor.megatron.pipeline_model_parallel_size",
+        "pipeline_model_parallel_size",
+    ),
+    "training.expert_parallel": (
+        f"{_VERL}.actor.megatron.expert_model_parallel_size",
+        "expert_model_parallel_size",
+    ),
+    "training.expert_tensor_parallel": (
+        f"{_VERL}.actor.megatron.expert_tensor_parallel_size",
+        "expert_tensor_parallel_size",
+    ),
+    "training.tensor_parallel": (
+        f"{_VERL}.actor.megatron.tensor_model_parallel_size",
+        "tensor_model_parallel_size",
+    ),
     "training.param_offload": (f"{_VERL}.actor.fsdp_config.param_offload",),
     "training.optimizer_offload": (f"{_VERL}.actor.fsdp_config.optimizer_offload",),
     "training.ref_param_offload": (f"{_VERL}.ref.fsdp_config.param_offload",),

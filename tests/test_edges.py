@@ -54,6 +54,8 @@ def one(field: str, values: Sequence[Any], best: Any, drawn: Interval | None = N
         ("training.pipeline_parallel", (1, 2, 4), 1, ("lowest", True, "")),
         ("training.pipeline_parallel", (2, 4, 8), 2, ("lowest", False, "1,2,4,8")),
         ("training.lora_rank", (0, 16), 0, ("lowest", True, "")),
+        ("expert_model_parallel_size", (1, 2, 4), 1, ("lowest", True, "")),
+        ("max_lag", (1, 2, 4), 1, ("lowest", False, "0,1,2,4")),
         ("placement.interference", (25, 100), 100, ("highest", True, "")),
         ("policy.overcommit", (0, 2, 4), 0, ("lowest", True, "")),
         ("policy.overcommit", (0, 2, 4), 4, ("highest", False, "0,2,4,6,8")),

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.refill import overcommit_rollouts
 from oppo_sim.report.labels import OVERCOMMIT, SHORT_DIGITS, value_label
+from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.cluster import AUTO, SPLIT_NAMES, Split
 from oppo_sim.scenario.schema import Scenario
@@ -135,7 +136,9 @@ def edges(
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _number_edge(scenario: Scenario, field: str, given: Searched, value: Any, by_reward: bool) -> Edge | None:
+def _number_edge(scenario: Scenario, name: str, given: Searched, value: Any, by_reward: bool) -> Edge | None:
+    alias = ALIASES.get(name)
+    field = alias.target if alias is not None and alias.convert is None else name
     shares = _are_shares(field, given.values)
 
     def amount_of(one: Any) -> float | None:
@@ -148,11 +151,11 @@ def _number_edge(scenario: Scenario, field: str, given: Searched, value: Any, by
     side: Side = "lowest" if here == order[0] else "highest"
     if side == "highest" and None in given.values:  # no bound at all is beyond every number
         return None
-    what = f"{field} {value_label(value, SHORT_DIGITS)}"
+    what = f"{name} {value_label(value, SHORT_DIGITS)}"
     for other, reason in given.refused.items():
         amount = amount_of(other)
         if amount is not None and (amount < here if side == "lowest" else amount > here):
-            return Edge(field, value, what, side, False, f"{other} could not run ({reason})", "")
+            return Edge(name, value, what, side, False, f"{other} could not run ({reason})", "")
     bounds = _allowed(scenario, field)
     if shares:
         bounds = bounds[0], 1.0
@@ -160,7 +163,7 @@ def _number_edge(scenario: Scenario, field: str, given: Searched, value: Any, by
     size = scenario.group_size if field == OVERCOMMIT and not shares else 1
     reach = max(bounds[0], 0.0), bounds[1]
     wider = "" if limit else _wider(order, side, given.drawn, reach, size, shares=shares)
-    return Edge(field, value, what, side, limit, _why(scenario, field, side, limit, by_reward), wider)
+    return Edge(name, value, what, side, limit, _why(scenario, field, side, limit, by_reward), wider)
 
 
 def _are_shares(field: str, values: Sequence[Any]) -> bool:

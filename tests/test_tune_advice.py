@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import make_policy
@@ -25,15 +26,15 @@ from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
-from oppo_sim.tune.advice import caveats, knob_sentences
+from oppo_sim.tune.advice import alike_sentences, caveats, knob_sentences
 from oppo_sim.tune.advice_page import advice_markdown, advice_text
 from oppo_sim.tune.check import Swept, flat
 from oppo_sim.tune.frameworks.catalog import FRAMEWORKS, advice_of, framework
 from oppo_sim.tune.frameworks.facts import Line, recommended
 from oppo_sim.tune.frameworks.verl import warmup_batches
-from oppo_sim.tune.request import Constraints
+from oppo_sim.tune.request import Constraints, Seeds
 from oppo_sim.tune.space import Setting
-from oppo_sim.tune.trials import KnobEffect
+from oppo_sim.tune.trials import Checked, KnobEffect, PairedResult
 from tests.tuning import choices, scenario, search
 
 # Arguments of vLLM, as its documentation has them.
@@ -467,6 +468,25 @@ def test_a_choice_beside_the_least_is_not_called_within_a_percent() -> None:
         "max_deferrals (none): 8 took 3.1 % less; at worst 30.0 % slower; 100 % of the variance.",
         "max_deferrals 8 was significantly better in this sweep: search on with more trials.",
     ]
+
+
+def test_a_setting_that_few_seeds_leave_open_is_not_advised_for_its_staleness() -> None:
+    def result(policy: str, slower: float, staleness: float) -> PairedResult:
+        measures = {c.COMPARED_STALENESS_MEAN: staleness}
+        checked = Checked(Setting(policy), "trial 1", (), (), "sequential", measures, {})
+        return PairedResult(checked, (slower, -0.1, 9.0), True, True, (0.0,))
+
+    def advised(slower: float) -> list[str]:
+        others = [result("sequential", slower, 0.0)]
+        said = alike_sentences(
+            result("inter", 0.0, 1.5), others, Seeds((0,), (1, 2)), 0.0, "rollouts", "costs"
+        )
+        return [text for text in said if "least stale" in text]
+
+    assert advised(2.5) == []  # ten times slower cannot be ruled out, nor can ten per cent faster
+    (text,) = advised(0.04)
+    assert "the least stale is sequential (+4.0 %" in text
+    assert "mean staleness of 0 instead of 1.5" in text
 
 
 def test_what_is_said_of_staleness_is_what_the_objective_counts() -> None:

@@ -43,6 +43,8 @@ from oppo_sim.tune.trials import Interaction, KnobEffect, PairedResult
 _SPEEDUP = ("speedup", "speedup_low", "speedup_high")
 MOST_ALIKE = 6
 NEAR = 0.01
+AFFORDABLE = 0.05
+"""A setting that is this much slower on these seeds may still be advised, where it is not told apart."""
 
 
 def choice(
@@ -194,11 +196,12 @@ def alike_sentences(
         found.append(f"Not told apart from it on {where}{also}: {shown}{more}.")
     key = c.COMPARED_STALENESS_MEAN
     tried = [one for one in others if one.keeps_bounds and one.checked.why != AS_GIVEN]
-    near = [one for one in tried if one.alike or one.relative[0] <= NEAR]
+    near = [one for one in tried if one.relative[0] <= (AFFORDABLE if one.alike else NEAR)]
     least = min((chosen, *near), key=lambda one: one.checked.measures[key])
     if least.checked.measures[key] < chosen.checked.measures[key] - 0.01:
         found.append(
-            f"Of those within 1 % of it or not told apart the least stale is {least.checked.setting.label}"
+            "Of those within 1 % of it, or within 5 % and not told apart, the least stale is"
+            f" {least.checked.setting.label}"
             f" ({_signed(least)}), with a mean staleness of {least.checked.measures[key]:.3g} instead of"
             f" {chosen.checked.measures[key]:.3g}: prefer it where staleness costs"
             f" {'more than is assumed' if objective == 'time_to_reward' else 'learning'}."

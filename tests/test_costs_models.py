@@ -110,6 +110,27 @@ def test_dense_layers_of_a_mixture_are_recognised() -> None:
     assert shared.shared_expert_intermediate_size == 1024
 
 
+def test_llama_4_has_a_shared_expert_that_its_config_does_not_name() -> None:
+    text: dict[str, object] = {
+        "model_type": "llama4_text", "num_hidden_layers": 48, "hidden_size": 5120, "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
+        "vocab_size": 202048, "num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1,
+    }  # fmt: skip
+    scout = ModelShape.from_hf_config({"model_type": "llama4", "text_config": text})
+    # Published: 17B active, 109B in all, pictures' 1B among them.
+    assert scout.parameters / 1e9 == pytest.approx(107.8, abs=0.1)
+    assert (scout.active_matrix_params + 2 * scout.lm_head_params) / 1e9 == pytest.approx(17.2, abs=0.1)
+    wide = {**text, "num_local_experts": 128, "interleave_moe_layer_step": 2}
+    maverick = ModelShape.from_hf_config(wide)
+    assert maverick.num_dense_layers == 24
+    assert maverick.parameters / 1e9 == pytest.approx(400, abs=2)
+
+
+def test_full_and_sliding_attention_are_no_recurrent_layers() -> None:
+    named = {**QWEN25_05B, "layer_types": ["sliding_attention", "full_attention"], "attn_type_list": [1, 1]}
+    assert ModelShape.from_hf_config(named) == MODELS["qwen2.5-0.5b"]
+
+
 def test_kv_bytes_per_token() -> None:
     # Qwen2.5-7B: 2 (K and V) · 28 layers · 4 heads · 128 · 2 bytes
     assert MODELS["qwen2.5-7b"].kv_bytes_per_token(2.0) == 57_344
@@ -127,6 +148,11 @@ def test_kv_bytes_per_token() -> None:
         ({**MIXTRAL_8X7B, "num_experts_per_tok": 9}, "num_experts_per_tok must be 1 to 8"),
         ({**MIXTRAL_8X7B, "decoder_sparse_step": 0}, "decoder_sparse_step"),
         ({**QWEN25_05B, "kv_lora_rank": 512}, "kv_lora_rank"),
+        # Qwen3-Next: three of four layers keep a state, and four times its KV was counted.
+        ({**QWEN25_05B, "linear_num_value_heads": 32}, "without a KV cache .linear_num_value_heads"),
+        ({**QWEN25_05B, "layer_types": ["linear_attention", "full_attention"]}, "layer_types"),
+        ({**QWEN25_05B, "attn_type_list": [0, 0, 1]}, "attn_type_list"),
+        ({**QWEN25_05B, "ssm_state_size": 128}, "ssm_state_size"),
     ],
 )
 def test_a_config_that_cannot_be_described_is_refused(config: dict[str, object], words: str) -> None:

@@ -28,6 +28,20 @@ _FIELDS = (
 )
 
 
+_KINDS_OF_LAYERS: Final = ("layer_types", "layers_block_type", "attn_type_list")
+_RECURRENT_KINDS: Final = ("linear_attention", "mamba", "mamba2", "recurrent", 0)
+"""Of a layer, in these lists; 0 is MiniMax's lightning attention."""
+_RECURRENT_FIELDS: Final = (
+    "linear_num_value_heads",
+    "linear_attn_config",
+    "hybrid_override_pattern",
+    "mamba_num_heads",
+    "mamba_d_state",
+    "ssm_state_size",
+)
+"""Which only models with such layers have."""
+
+
 class ModelShape(Strict):
     """A decoder-only transformer with grouped-query attention, in the words of a Hugging Face config."""
 
@@ -89,6 +103,12 @@ class ModelShape(Strict):
                 f"model config ({kind}): latent attention (kv_lora_rank) is not modelled; measure a profile"
                 " instead"
             )
+        if (recurrent := _recurrent_layers(config)) is not None:
+            raise OppoError(
+                f"model config ({kind}): layers without a KV cache ({recurrent}: linear attention or a state"
+                " space) are not modelled; measure a profile instead"
+            )
+        config = _with_llama4_experts(config, kind)
         fields: dict[str, object] = {name: config[name] for name in _FIELDS if config.get(name) is not None}
         experts = next(
             (config[n] for n in ("num_experts", "num_local_experts", "n_routed_experts") if config.get(n)), 0
@@ -212,6 +232,30 @@ class ModelShape(Strict):
         return 2.0 * self.num_hidden_layers * heads * self.head_size * bytes_per_element
 
 
+def _recurrent_layers(config: Mapping[str, object]) -> str | None:
+    """The field that says that some layers keep a state in place of keys and values; None: no layer does."""
+    for name in _KINDS_OF_LAYERS:
+        kinds = config.get(name)
+        if isinstance(kinds, list | tuple) and any(kind in _RECURRENT_KINDS for kind in kinds):
+            return name
+    return next((name for name in _RECURRENT_FIELDS if config.get(name)), None)
+
+
+def _with_llama4_experts(config: Mapping[str, object], kind: str) -> Mapping[str, object]:
+    """Llama 4 in the words of the others: ``intermediate_size`` is an expert's there, of which each layer has
+    a shared one that no field names, and dense layers have ``intermediate_size_mlp``."""
+    if not kind.startswith("llama4"):
+        return config
+    width = config.get("intermediate_size")
+    return {
+        **config,
+        "moe_intermediate_size": width,
+        "shared_expert_intermediate_size": width,
+        "intermediate_size": config.get("intermediate_size_mlp", width),
+        "decoder_sparse_step": config.get("interleave_moe_layer_step", 1),
+    }
+
+
 def _dense_layers(config: Mapping[str, object], layers: int) -> int:
     first = config.get("first_k_dense_replace", 0)
     listed = config.get("mlp_only_layers") or ()
@@ -279,11 +323,12 @@ MODELS: dict[str, ModelShape] = {
     "llama-3.2-3b": _shape(28, 3072, 8192, 24, 8, 128256, True),
     "llama-3.3-70b": _shape(80, 8192, 28672, 64, 8, 128256),
     "deepseek-r1-distill-qwen-1.5b": _shape(28, 1536, 8960, 12, 2, 151936, qkv_bias=True),
+    "mixtral-8x7b": _shape(32, 4096, 14336, 32, 8, 32000, num_experts=8, num_experts_per_tok=2),
 }
 MODELS |= {f"qwen2-{size}": MODELS[f"qwen2.5-{size}"] for size in ("0.5b", "1.5b", "7b", "72b")}
 MODELS |= {f"deepseek-r1-distill-qwen-{size}": MODELS[f"qwen2.5-{size}"] for size in ("7b", "14b", "32b")}
 MODELS |= {f"deepseek-r1-distill-llama-{size}": MODELS[f"llama-3.1-{size}"] for size in ("8b", "70b")}
-_TUNED: Final = re.compile(r"(-(instruct|base|thinking))?(-\d{4})?$")
+_TUNED: Final = re.compile(r"(-(instruct|base|thinking))?(-\d{4}|-v0\.\d)?$")
 """What names end with that have a preset's shape."""
 
 
@@ -298,6 +343,7 @@ def find_model(model: str | ModelShape, base_dir: Path | None = None) -> ModelSh
         return model
     name = _TUNED.sub("", model.rsplit("/", 1)[-1].lower().removeprefix("meta-"), count=1)
     name = name.replace("qwen2.5-math-", "qwen2.5-").replace("qwen2.5-coder-", "qwen2.5-")
+    name = name.replace("qwen3-coder-", "qwen3-")
     if name in MODELS:
         return MODELS[name]
     path = (base_dir or Path()) / model

@@ -226,7 +226,12 @@ def test_init_says_nodes_and_epochs_and_leaves_out_a_critic_that_does_not_fit(
     one_node = written("qwen3-30b-a3b", 8, "H100", "verl")
     assert (one_node.training.critic, one_node.split.scoring) == ("none", "cpu")
     assert "critic: none # it would not fit with one" in Path("run.yaml").read_text()
-    assert written("qwen2.5-3b", 8, "H100", "prime-rl").training.critic == "none"
+    # Always asynchronous: the search that the file proposes had no policy left.
+    apart = written("qwen2.5-3b", 8, "H100", "prime-rl")
+    assert (apart.training.critic, str(apart.split)) == ("none", "rollout:4xTP1 scoring:cpu training:4")
+    assert apart.policy.name == "async"
+    assert not apart.rollout.clear_kv_cache_on_weight_sync  # else prime-rl cannot run it
+    assert oppo(capsys, "validate", "run.yaml")[0] == 0
     epochs = {
         name: written("qwen2.5-3b", 8, "H100", name).training.num_ppo_epochs for name in ("verl", "TRL")
     }

@@ -31,6 +31,8 @@ _NODES: Final = {"GB200": 72, "GB300": 72}
 """GPUs that NVLink joins, where they are more (NVL72)."""
 _WITHOUT_CRITIC: Final = ("NeMo RL", "prime-rl")
 """Frameworks that train none."""
+_ASYNCHRONOUS: Final = ("prime-rl",)
+"""Frameworks that generate on GPUs of their own, whatever is asked."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,13 @@ def fresh_text(wanted: Wanted, file: str) -> str:
     find_model(wanted.model)
     check_engine(wanted.engine)
     reasons: list[OppoError] = []
-    degrees = [degree for degree in _DEGREES if wanted.gpus % degree == 0 and degree <= _node(wanted)]
+    if _apart(wanted) and wanted.gpus % 2:
+        raise OppoError(
+            f"{wanted.framework} trains and generates on GPUs of their own, half of them each here: give an"
+            f" even number, not {wanted.gpus}"
+        )
+    part = wanted.gpus // 2 if _apart(wanted) else wanted.gpus
+    degrees = [degree for degree in _DEGREES if part % degree == 0 and degree <= _node(wanted)]
     critics = (False,) if wanted.framework in _WITHOUT_CRITIC else (True, False)
     for critic, saving, degree in product(critics, (False, True), degrees):
         text = _text(wanted, _Shape(degree, saving, critic), file)
@@ -86,10 +94,18 @@ def fresh_text(wanted: Wanted, file: str) -> str:
         return text
     of_memory = [reason for reason in reasons if "does not divide" not in str(reason)]
     raise OppoError(
-        f"{wanted.model} does not fit on {wanted.gpus} × {wanted.device} with everything on the same GPUs,"
+        f"{wanted.model} does not fit on {wanted.gpus} × {wanted.device} with {_where(wanted)},"
         " without a critic either: take more of them; with the most tensor parallelism:"
         f" {(of_memory or reasons)[-1]}"
     )
+
+
+def _apart(wanted: Wanted) -> bool:
+    return wanted.framework in _ASYNCHRONOUS
+
+
+def _where(wanted: Wanted) -> str:
+    return "half of the GPUs for generation" if _apart(wanted) else "everything on the same GPUs"
 
 
 def _node(wanted: Wanted) -> int:
@@ -99,7 +115,9 @@ def _node(wanted: Wanted) -> int:
 
 def _text(wanted: Wanted, shape: _Shape, file: str) -> str:
     degree = shape.degree
-    device, replicas = find_device(wanted.device), wanted.gpus // degree
+    apart = _apart(wanted)
+    part = wanted.gpus // 2 if apart else wanted.gpus
+    device, replicas = find_device(wanted.device), part // degree
     model = show_value(wanted.model, 1000)
     static = wanted.engine == "generate"
     kv = f"auto # what the weights leave of {device.hbm_bytes / 2**30:.0f} GiB"
@@ -112,6 +130,17 @@ def _text(wanted: Wanted, shape: _Shape, file: str) -> str:
     nodes = f"  num_gpus_per_node: {node} # assumed\n" if wanted.gpus > node else ""
     trl = wanted.framework == "TRL"
     epochs = "4 # TRL's default" if trl else "1 # assumed: the default of verl, OpenRLHF, slime; TRL's PPO: 4"
+    placement = (
+        "placement: # everything on the same GPUs; training: separate gives generation its own, for async"
+    )
+    placement += " policies\n  training: rollout"
+    placed = "  offload: true # training state leaves the GPUs while the engines run\n"
+    policy = "  name: sequential # generate, score, train; what oppo tune compares with\n"
+    kept = "  clear_kv_cache_on_weight_sync: false # it keeps them\n" if apart else ""
+    if apart:
+        placement = "placement:\n  training: separate # generation goes on meanwhile"
+        placed = f"  num_gpus: {wanted.gpus - part} # assumed: half of them\n"
+        policy = "  name: async # generation runs ahead of training\n  max_staleness: 1 # assumed\n"
     if shape.critic:
         scored_on, workers = "rollout", replicas
         critic = "separate # assumed: a critic as large as the actor; none for GRPO"
@@ -124,7 +153,7 @@ def _text(wanted: Wanted, shape: _Shape, file: str) -> str:
         scorer = "{kind: verifier, fixed_s: 0.05, per_token_s: 1.0e-6}"
         scorer += " # assumed: rules check the answers; kind: model for a reward model"
     return f"""\
-# {named}: everything on the same GPUs, {ENGINES[wanted.engine]}.
+# {named}: {_where(wanted)}, {ENGINES[wanted.engine]}.
 # Lines marked "assumed" are for you to change. All fields: oppo scenario show --schema
 # Next: oppo compare {file}, then oppo tune {file}{told}
 # Own lengths: --trace FILE. Own seconds from a training log: oppo fit LOG --scenario {file}
@@ -148,12 +177,11 @@ cluster:
   num_gpus: {wanted.gpus}
 {nodes}
 rollout:
-  num_replicas: {replicas} # {wanted.gpus} GPUs, {degree} each: the least tensor parallelism that fits
+  num_replicas: {replicas} # {part} GPUs, {degree} each: the least tensor parallelism that fits
   batching: {"static # one padded batch" if static else "continuous"}
   kv_capacity_tokens: {kv}
-
-placement: # everything on the same GPUs; training: separate gives generation its own, for async policies
-  training: rollout
+{kept}
+{placement}
   scoring: {scored_on}
   interference: 1.0 # not measured
 
@@ -163,8 +191,7 @@ scoring:
 training:
   num_ppo_epochs: {epochs}
   critic: {critic}
-  offload: true # training state leaves the GPUs while the engines run
-  tensor_parallel: {degree}
+{placed}  tensor_parallel: {degree}
 {recomputed}  weight_sync: {{kind: online_refit, fixed_s: 0.5, convert_bytes_per_s: 2.0e10}} # assumed
 
 costs:
@@ -175,5 +202,4 @@ costs:
   rollout: {{host: {wanted.engine}, tensor_parallel: {degree}{sleeps}}}
 
 policy:
-  name: sequential # generate, score, train; what oppo tune compares with
-"""
+{policy}"""

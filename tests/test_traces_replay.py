@@ -115,8 +115,9 @@ def test_without_prompt_ids_groups_are_consecutive_rows() -> None:
     made = replay(trace(response_length=[1, 2, 3, 4, 5]), sampling="in_order", group_size=2)
     assert made.response_lengths == [1, 2, 3, 4]
     assert made.provenance["rows_left_out_by_grouping"] == 1
-    with pytest.raises(OppoError, match="group_size"):
+    with pytest.raises(OppoError, match="group_size") as refused:
         replay(trace(response_length=[1, 2]), group_size=3)
+    assert "'oppo trace synth --like TRACE --samples-per-prompt 3' makes one" in str(refused.value)
 
 
 def test_cleaning_is_counted() -> None:

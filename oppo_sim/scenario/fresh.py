@@ -164,7 +164,7 @@ steps: 100
 warmup_steps: 10 # simulated, but kept apart in summaries
 
 rollout_batch_size: 256 # assumed: B, rollouts trained a step
-group_size: 1 # assumed: samples of one prompt
+group_size: 1 # assumed: samples of one prompt; for more the trace must have as many (oppo trace synth --like)
 max_prompt_length: 1024 # assumed, tokens
 max_response_length: 8192 # assumed, tokens; longer ones of the trace are cut
 

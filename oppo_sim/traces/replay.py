@@ -164,7 +164,7 @@ def replay_frame(
     if not len(order):
         raise OppoError(
             f"no prompt of {where} has {group_size} samples: lower group_size, or give a trace with as many"
-            " samples a prompt"
+            f" samples a prompt ('oppo trace synth --like TRACE --samples-per-prompt {group_size}' makes one)"
         )
     ungrouped = len(frame) - len(order)
     kept = frame.iloc[order]

@@ -301,7 +301,10 @@ def test_weight_sync_at_the_published_calibration_point() -> None:
         )
 
     assert seconds(FullExport(kind="full_export")) == pytest.approx(900)
-    assert seconds(OnlineRefit()) == pytest.approx(20, rel=0.01)
+    reported = OnlineRefit(fixed_s=1.0, convert_bytes_per_s=1.06e9)
+    assert seconds(reported) == pytest.approx(20, rel=0.01)
+    # Frameworks report 4 to 36 GB/s (docs/costs.md).
+    assert 20 / 36 < seconds(OnlineRefit()) < 20 / 4
     assert seconds(
         OnlineRefit(fixed_s=0.0, convert_bytes_per_s=20e9, link_bytes_per_s=10e9)
     ) == pytest.approx(3.0)

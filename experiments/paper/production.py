@@ -86,7 +86,9 @@ def _scenario(world: World, after: str) -> Scenario:
         "parallel_inference": done >= CHANGES.index("parallel"),
         "selective_recompute": done >= CHANGES.index("recompute"),
         "gradient_checkpointing": done < CHANGES.index("recompute"),
-        "weight_sync": {"kind": "online_refit" if done >= CHANGES.index("refit") else "full_export"},
+        "weight_sync": (
+            plain["training"]["weight_sync"] if done >= CHANGES.index("refit") else {"kind": "full_export"}
+        ),
     }
     rollout: dict[str, Any] = {"num_replicas": 16 // degree, "batching": "static"}
     if host == "vllm":

@@ -75,6 +75,8 @@ def scenario_of(run: Run, folder: Path) -> Scenario:
     frame.to_parquet(path, index=False)
     # --offload-train of slime's --colocate; train_async.py keeps everything on its GPU.
     offload = {"param_offload": True, "optimizer_offload": True, "weight_sync": {"kind": "reshard"}}
+    # What was the default when these runs were predicted and scored; it is 1 s of a step of 100 here.
+    refit = {"kind": "online_refit", "fixed_s": 1.0, "convert_bytes_per_s": 1.06e9}
     return scenario_from_plain({
         "format": "oppo-scenario/1",
         "name": run.name,
@@ -101,7 +103,7 @@ def scenario_of(run: Run, folder: Path) -> Scenario:
             "critic": "none",
             "gradient_checkpointing": True,
             "ref_param_offload": True,
-            **(offload if run.colocated else {}),
+            **(offload if run.colocated else {"weight_sync": refit}),
         },
         "costs": {
             "kind": "composed",

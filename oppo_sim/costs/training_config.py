@@ -31,13 +31,13 @@ class OnlineRefit(Strict):
     """The weights are converted and sent into the running engine: fixed_s + bytes/convert + bytes/link
     seconds.
 
-    The defaults give the 20 seconds reported for a 10B model in bf16 (20 GB); how the time divides into its
-    terms is assumed.
+    The default rate is the middle of what frameworks report for 61 GB to 1.3 TB, 4 to 36 GB/s (docs/costs.md,
+    weight sync); it was one report's 1.06 GB/s (20 s for 20 GB). ``fixed_s`` is assumed.
     """
 
     kind: Literal["online_refit"] = "online_refit"
-    fixed_s: NonNegative = 1.0
-    convert_bytes_per_s: Positive = 1.06e9
+    fixed_s: NonNegative = 0.5
+    convert_bytes_per_s: Positive = 1e10
     link_bytes_per_s: Positive | None = None
     """None: the training devices' link at its achievable share."""
 

@@ -1,0 +1,53 @@
+"""NeMo RL's steps on policy and off: the page is what was predicted before it was scored."""
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "nemo_rl"))
+
+import nemo_rl
+
+FOLDER = nemo_rl.FOLDER
+
+
+@pytest.fixture(scope="module")
+def predicted() -> pd.DataFrame:
+    return pd.read_csv(FOLDER / "predicted.csv")
+
+
+def test_scores_are_those_of_the_predictions(predicted: pd.DataFrame) -> None:
+    for found, stored in (
+        (nemo_rl.scored(predicted), "scored.csv"),
+        (nemo_rl.rows_on_policy(predicted), "on_policy.csv"),
+    ):
+        pd.testing.assert_frame_equal(found, pd.read_csv(FOLDER / stored), check_exact=False, rtol=1e-4)
+
+
+def test_the_page_says_what_was_scored(predicted: pd.DataFrame) -> None:
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert nemo_rl.page_table(nemo_rl.scored(predicted)) in page
+    assert nemo_rl.page_table_on_policy(nemo_rl.rows_on_policy(predicted)) in page
+    for way, found in nemo_rl.summary(nemo_rl.scored(predicted)).items():
+        line = next(line for line in page.splitlines() if line.startswith(f"- **{way.capitalize()}**"))
+        for said in (
+            f"{100 * found['median']:.0f} % in the median",
+            f"{100 * found['worst']:.0f} % at worst",
+            f"{found['inside']} of {found['speedups']} inside",
+            f"{found['sign']} on the right side of 1",
+            f"tau {found['tau']:.2f}",
+        ):
+            assert said in line
+
+
+@pytest.mark.parametrize("number", [1, 2, 19, 20])
+def test_the_code_still_predicts_so(number: int, predicted: pd.DataFrame, tmp_path: Path) -> None:
+    """Unfitted and without draws; what was scored must not drift away from what is shipped unseen."""
+    point = predicted[(predicted["way"] == "unfitted") & (predicted["draw"] == -1)].set_index("row")["step_s"]
+    row = next(each for each in nemo_rl.rows().itertuples() if each.row == number)
+    scenario = nemo_rl.scenario_of(row, nemo_rl.trace_of(row, tmp_path / "lengths.parquet"))
+    assert nemo_rl.predicted_step_s(scenario) == pytest.approx(point[number], rel=1e-4), (
+        "predictions moved: make them again, and say on the page that it is a second scoring"
+    )

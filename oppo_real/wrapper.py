@@ -162,7 +162,7 @@ def rollout_stream(
     whatever cannot run, and for an asynchronous policy.
     """
     loaded = load_scenario(scenario, overrides) if isinstance(scenario, str) else scenario
-    setup = build_real_setup(loaded, policy=policy, steps=steps, seed=seed)
+    setup = build_real_setup(loaded, policy=policy, steps=steps, seed=seed, own_prompts=prompts is not None)
     if setup.base.policy_factory().schedule != "synchronous":
         raise OppoError(
             f"policy '{setup.policy_name}' generates during training, which a loop of your own cannot: choose"

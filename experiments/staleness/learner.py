@@ -162,7 +162,7 @@ def run(task_name: str, arm: Arm, seed: int, weights: Mapping[str, torch.Tensor]
         return task.prompt(seed, numbers[number])
 
     began = process_time()
-    setup = build_real_setup(scenario_of(task, arm, seed), seed=seed)
+    setup = build_real_setup(scenario_of(task, arm, seed), seed=seed, own_prompts=True)
     frames = FrameSink(keep_rollouts=False)
     with open_run(setup, own=OwnLoop(prompt, EOS)) as opened:
         # The engines and the trainer start from random weights of the shape; all get the fitted ones.

@@ -24,6 +24,7 @@ from oppo_real.placement.interface import WorkerGroup
 from oppo_real.run.inputs import RunInput, Training
 from oppo_real.run.signals import TrainingThread
 from oppo_real.run.source import PromptSource, ReplaySource, Source, TaskSource
+from oppo_real.task.arithmetic import LONGEST_PROMPT
 from oppo_sim.columns import STAGES, timing
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.interface import Policy
@@ -123,8 +124,12 @@ def build_real_setup(
     steps: int | None = None,
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    own_prompts: bool = False,
 ) -> RealSetup:
-    """Check a scenario for a real run. Raises OppoError for whatever cannot run, before anything is built."""
+    """Check a scenario for a real run. ``own_prompts``: the caller brings them, in place of the task's.
+
+    Raises OppoError for whatever cannot run, before anything is built.
+    """
     config = real_config(scenario)
     base = build_setup(scenario, policy=policy, policy_settings=settings, steps=steps, seed=seed)
     chosen = base.policy_factory()
@@ -190,6 +195,12 @@ def build_real_setup(
         )
     setup = RealSetup(base, config, chosen.name, base.seed if config.seed is None else config.seed)
     _check_models(config, setup.longest)
+    if config.mode == "train" and not own_prompts and scenario.max_prompt_length < LONGEST_PROMPT:
+        # The torch engine would take longer prompts, vLLM gives up at the first, minutes later.
+        raise OppoError(
+            f"real.mode train: prompts of the arithmetic task have up to {LONGEST_PROMPT} tokens, and"
+            f" max_prompt_length is {scenario.max_prompt_length}: set it to {LONGEST_PROMPT} or more"
+        )
     if config.trains:
         wanted = config.ppo_config(scenario.training).num_mini_batches
         if wanted > scenario.rollout_batch_size:

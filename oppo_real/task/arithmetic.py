@@ -22,6 +22,8 @@ _ID: Final = {token: index for index, token in enumerate(VOCABULARY)}
 PAD: Final = _ID["<pad>"]
 BOS: Final = _ID["<bos>"]
 EOS: Final = _ID["<eos>"]
+LONGEST_PROMPT: Final = 3 + 3 * MAX_OPERATIONS
+"""Tokens: <bos>, the first digit, three an operation, ?."""
 STEP_TOKENS: Final = 6
 """Of one step in a response: value, label, operator, operand, =, result."""
 
@@ -42,7 +44,7 @@ class ArithmeticProblem:
         return tuple(values)
 
     def prompt(self) -> tuple[int, ...]:
-        """Token ids, at most 3 + 3 * MAX_OPERATIONS."""
+        """Token ids, at most LONGEST_PROMPT."""
         chain: list[str] = []
         for label, (operator, operand) in zip(LABELS, self.operations, strict=False):
             chain += [label, operator, str(operand)]

@@ -263,6 +263,11 @@ def test_checkpoints_of_other_runs_and_no_checkpoint_are_refused(tmp_path: Path)
             {},
             r"models.reward \(left out: .*\) knows \d+ tokens and the actor 64",
         ),
+        (
+            {"models": {}, "mode": "train"},
+            {"max_prompt_length": 50},
+            "have up to 51 tokens, and max_prompt_length is 50: set it to 51 or more",
+        ),
         ({"devices": {"rollout": ["cuda:7"]}}, {}, "cuda:7"),
     ],
 )

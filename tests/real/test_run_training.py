@@ -14,7 +14,7 @@ from oppo_real.ppo import metrics
 from oppo_real.run.folder import RealRequest, run_to_folder
 from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import run_real
-from oppo_real.task.arithmetic import MAX_OPERATIONS
+from oppo_real.task.arithmetic import LONGEST_PROMPT
 from oppo_sim import columns as c
 from oppo_sim.report.html_run import run_chapter
 from oppo_sim.report.run_figures import response_length_figure
@@ -28,7 +28,7 @@ ON_POLICY = {"num_ppo_epochs": 1, "learning_rate": 3e-3, "carried": "behaviour"}
 def scenario_of(policy: Any, **fields: Any) -> Scenario:
     section = {"mode": "train", "models": {}, "sft": {"steps": 12, "batch_size": 8}, "ppo": ON_POLICY}
     return real_scenario(
-        section, policy=policy, max_prompt_length=3 + 3 * MAX_OPERATIONS, max_response_length=48, **fields
+        section, policy=policy, max_prompt_length=LONGEST_PROMPT, max_response_length=48, **fields
     )
 
 

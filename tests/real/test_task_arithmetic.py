@@ -10,6 +10,7 @@ import torch
 
 from oppo_real.task.arithmetic import (
     EOS,
+    LONGEST_PROMPT,
     MAX_OPERATIONS,
     STEP_TOKENS,
     VOCABULARY,
@@ -101,7 +102,7 @@ def test_right_responses_have_a_long_tail() -> None:
     assert lengths[-1] == STEP_TOKENS * MAX_OPERATIONS + 3
     assert mean(lengths) > 1.2 * median(lengths)
     assert lengths[int(0.99 * len(lengths))] > 4 * median(lengths)
-    assert max(len(draw_problem(0, index).prompt()) for index in range(2000)) == 3 + 3 * MAX_OPERATIONS
+    assert max(len(draw_problem(0, index).prompt()) for index in range(2000)) == LONGEST_PROMPT
 
 
 def test_slips_are_as_frequent_as_asked() -> None:

@@ -151,7 +151,7 @@ def test_lengths_of_a_training_run_come_from_the_run_itself(tmp_path: Path) -> N
         "placement": {"threads": 1},
         "sft": {"steps": 2, "batch_size": 4},
     }
-    file = scenario_file(tmp_path, real=train, max_prompt_length=24, max_response_length=12, steps=2)
+    file = scenario_file(tmp_path, real=train, max_prompt_length=51, max_response_length=12, steps=2)
     result = run(
         file,
         "--policies",

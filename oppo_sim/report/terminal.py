@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _LONGEST_WORD: Final = 20
 """Characters of a word, such as a path, beyond which it may be broken."""
 _KEPT_SPACE: Final = "\N{NO-BREAK SPACE}"
+_COMMAND: Final = re.compile(r"oppo (?!\w+: )")
+"""Begins a command; "oppo calibrate: would take …" is a sentence about one."""
 _TO_COPY: Final = 4
 """Spaces before a line that is to be copied as it is."""
 LEAST_TEXT: Final = 40
@@ -264,7 +266,7 @@ def in_lines(text: str, width: int | None) -> str:
 def _wrapped(line: str, width: int) -> str:
     words = line.lstrip()
     indent = line[: len(line) - len(words)]
-    if len(line) <= width or len(indent) >= _TO_COPY or words.startswith("oppo "):
+    if len(line) <= width or len(indent) >= _TO_COPY or _COMMAND.match(words):
         return line
     sentence, colon, command = words.partition(": oppo ")
     if colon:

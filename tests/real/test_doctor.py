@@ -213,11 +213,15 @@ def test_a_scenario_without_a_real_section_is_a_problem(capsys: pytest.CaptureFi
     assert "no real section" in capsys.readouterr().out
 
 
-def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_fit_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = scenario_file(tmp_path)
     monkeypatch.setenv("COLUMNS", "60")
-    oppo(["doctor"])
+    oppo(["doctor", path])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 60
+    assert any("oppo validate: would make" in line for line in lines)
     monkeypatch.delenv("COLUMNS")
-    oppo(["doctor"])
+    oppo(["doctor", path])
     assert len(capsys.readouterr().out.splitlines()) < len(lines), "in a pipe a check is a line"

@@ -50,6 +50,7 @@ other out of the folder."""
 FILES: Final = "files"
 """Key of the manifest under which the files are listed."""
 
+_FINISHED: Final = "a finished run"
 _MEND: Final = "run the simulation again"
 _MEND_BY_HAND: Final = "delete the folder, or choose another one"
 _OWN: Final = (MANIFEST, JOURNAL, COMMAND)
@@ -285,9 +286,9 @@ def open_run_folder(
     return RunFolder(root, journal, holds_earlier=keep_earlier)
 
 
-def refuse_taken(folder: Path, kind: str, force: bool) -> None:
+def refuse_taken(folder: Path, kind: str, force: bool, *, resumes: bool = False) -> None:
     """Refuse early a run folder that is taken, or that ``force`` may not replace with a run of this ``kind``.
-    Raises OppoError."""
+    ``resumes``: one that did not come to its end goes on with ``--resume``. Raises OppoError."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -300,9 +301,22 @@ def refuse_taken(folder: Path, kind: str, force: bool) -> None:
             f"{folder} holds no run that could be replaced, but other files: choose another folder with -o"
         )
     if not force:
-        state = "a finished run" if finished else "a run that never finished"
-        raise OppoError(f"{folder} holds {state}: choose another folder with -o, or replace it with --force")
+        state = _ended(folder) if finished else "a run that never finished"
+        go_on = "go on with --resume, " if resumes and state != _FINISHED else ""
+        raise OppoError(
+            f"{folder} holds {state}: {go_on}choose another folder with -o, or replace it with --force"
+        )
     _refuse_other_kind(folder, kind)
+
+
+def _ended(folder: Path) -> str:
+    """How the run of a folder with a manifest ended."""
+    found = read_json(folder / MANIFEST, _MEND_BY_HAND)
+    if not isinstance(found, dict) or not found.get("interrupted"):
+        return _FINISHED
+    done, asked = found.get("steps_done"), found.get("steps")
+    after = f" after {done} of {asked} steps" if done is not None and asked is not None else ""
+    return f"a run that was interrupted{after}"
 
 
 def _refuse_other_kind(root: Path, kind: str) -> None:

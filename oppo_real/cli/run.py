@@ -54,7 +54,7 @@ def command(
     from oppo_sim.scenario.policy_label import for_policy, scenario_under
 
     require_engine("torch")
-    from oppo_real.run.folder import RealRequest, run_to_folder
+    from oppo_real.run.folder import RealRequest, can_resume, run_to_folder
     from oppo_real.run.setup import build_real_setup
 
     loaded = load_scenario(scenario, for_policy(overrides, policy))
@@ -69,7 +69,7 @@ def command(
     run = f"{options.safe_name(loaded.name)}-{options.safe_name(named)}-seed{setup.base.seed}-real"
     folder = output or Path("runs") / run
     if not resume:
-        options.refuse_taken(folder, MEASURED, force)
+        options.refuse_taken(folder, MEASURED, force, resumes=can_resume(folder, setup))
     first = min(setup.base.warmup_steps, setup.base.steps - 1)
     shown = timeline or (first, min(first + 2, setup.base.steps - 1))
     title = f"{loaded.name}: {named}"
@@ -87,7 +87,7 @@ def command(
             if not str(error):
                 raise
             return options.interrupted(str(error))
-    return show_run(written, as_json)
+    return show_run(written, as_json, resumes=can_resume(folder, setup))
 
 
 def _stage_times(row: Mapping[str, Any]) -> str:

@@ -67,6 +67,13 @@ def run_to_folder(
         return _run_into(folder, request, progress, checkpoints, tell)
 
 
+def can_resume(folder: Path, setup: RealSetup) -> bool:
+    """Whether ``--resume`` goes on in this folder: from a checkpoint, or from the beginning of a run that was
+    killed before its first."""
+    held = (folder / FILE).is_file() or (folder / JOURNAL).is_file()
+    return setup.checkpoint_every is not None and held
+
+
 def _run_into(
     folder: RunFolder,
     request: RealRequest,

@@ -165,8 +165,8 @@ def safe_name(text: str) -> str:
     )
 
 
-def refuse_taken(folder: Path, kind: str, force: bool) -> None:
+def refuse_taken(folder: Path, kind: str, force: bool, *, resumes: bool = False) -> None:
     """As the function of that name of run folders, which need data frames."""
     from oppo_sim import run_folder
 
-    run_folder.refuse_taken(folder, kind, force)
+    run_folder.refuse_taken(folder, kind, force, resumes=resumes)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from oppo_sim.simulation_folder import StoredRun
 
 
-def show_run(run: "StoredRun", as_json: bool) -> int:
+def show_run(run: "StoredRun", as_json: bool, *, resumes: bool = False) -> int:
     """The summary of a run, simulated or real, on standard output; the exit code."""
     from oppo_sim.report.labels import clock_unit
     from oppo_sim.simulation_folder import run_record
@@ -88,9 +88,10 @@ def show_run(run: "StoredRun", as_json: bool) -> int:
         say(f"wrote {run.folder}{done}")
     if not run.interrupted:
         return 0
+    go_on = "; --resume goes on from the last checkpoint, with the same command" if resumes else ""
     click.echo(
         f"oppo: interrupted after {len(run.steps)} of {run.manifest['steps']} steps: {run.folder} is complete"
-        " up to there",
+        f" up to there{go_on}",
         err=True,
     )
     return EXIT_INTERRUPTED

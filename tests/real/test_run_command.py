@@ -139,6 +139,29 @@ def test_an_interrupted_run_keeps_its_steps_and_the_timeline_it_has(tmp_path: Pa
     assert "figures/gantt.png" in run.files
 
 
+def test_an_interrupted_command_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    args = ["run", str(write(tmp_path, steps=5)), "-o", str(folder), "--no-figures"]
+
+    def interrupt(row: dict[str, Any]) -> str:
+        if row and row[c.STEP] == 2:
+            raise KeyboardInterrupt
+        return ""
+
+    with monkeypatch.context() as broken:
+        broken.setattr("oppo_real.cli.run._stage_times", interrupt)
+        found = CliRunner().invoke(group, args, standalone_mode=False)
+    assert found.return_value == 130
+    told = " ".join(found.stderr.split())
+    assert f"interrupted after 3 of 5 steps: {folder} is complete up to there; --resume goes on" in told
+    with pytest.raises(OppoError, match=r"was interrupted after 3 of 5 steps: go on with --resume, choose"):
+        CliRunner().invoke(group, args, catch_exceptions=False)
+    assert CliRunner().invoke(group, [*args, "--resume"]).exit_code == 0
+    assert read_run_folder(folder).frame("steps.parquet")[c.STEP].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(OppoError, match="holds a finished run: choose another"):
+        CliRunner().invoke(group, args, catch_exceptions=False)
+
+
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, OppoError("no GPU is free")])
 def test_a_resumed_run_that_ends_before_it_is_restored_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException

@@ -39,6 +39,7 @@ from oppo_real.calibrate.subject import Subject, hardware, open_bench, software_
 from oppo_sim.costs.formulas import added
 from oppo_sim.costs.profile import Profile, load_profile, samples_path
 from oppo_sim.errors import OppoError
+from oppo_sim.report.labels import format_seconds
 
 Progress = Callable[[int, int, str], None]
 """Visits done, visits planned, what comes next."""
@@ -103,7 +104,7 @@ def measure_session(
     """Measure the plan of ``sizes`` as far as the budget goes. What is finished is kept in ``cache_folder``
     at once. ``machine``: what it is called, where this process is bound to a part of it.
 
-    Raises OppoError for engines that cannot be built or measured.
+    Raises OppoError for engines that cannot be built or measured, and where they take the whole budget.
     """
     start = perf_counter()
     make_plan(sizes, effort.seed)  # refuses what cannot be measured before anything is built
@@ -119,6 +120,8 @@ def measure_session(
         bounds = effort.contention and isfinite(effort.budget_s)
         reserve = _CONTENTION_SHARE * effort.budget_s + 2 * building if bounds else 0.0
         visits, took, opened = _measure_plan(bench, plan, cache, effort, start, reserve, progress)
+        if not visits:
+            raise _nothing_measured(effort, opened)
         origin = _origin(subject, bench, machine)
     finally:
         bench.close()
@@ -263,6 +266,15 @@ def _measure_plan(
         done.append(visit)
         progress(len(done), len(order), point.label())
     return done, fresh, opened
+
+
+def _nothing_measured(effort: Effort, opened_s: float) -> OppoError:
+    """``opened_s``: seconds until the engines were up and warm."""
+    share = "" if effort.asked_s is None else f" of its {effort.asked_s:g} s to a pass"
+    return OppoError(
+        f"nothing was measured: the engines took {format_seconds(opened_s)} to start and warm up, and"
+        f" --budget-s gives {effort.budget_s:.4g} s{share}: raise it to several times what they took"
+    )
 
 
 def _budget_told(effort: Effort, done: int, planned: int, each_s: float, beside_s: float) -> str:

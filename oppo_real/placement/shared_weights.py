@@ -79,7 +79,7 @@ def shared_weights(weights: Mapping[str, torch.Tensor]) -> SharedWeights:
         reason = str(error).splitlines()[0]
         mend = "enlarge /dev/shm, or set real.placement.kind to inline"
         raise OppoError(
-            f"no {layout.size / 2**20:.0f} MiB of shared memory for the weights ({reason}): {mend}"
+            f"no {-(-layout.size // 2**20)} MiB of shared memory for the weights ({reason}): {mend}"
         ) from None
     shared = SharedWeights(block, layout)
     shared.write(weights)

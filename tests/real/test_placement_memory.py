@@ -5,6 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from oppo_real.placement.shared_weights import shared_weights
+from oppo_sim.errors import OppoError
 
 _FAULTS = """
 import resource
@@ -75,3 +79,12 @@ def test_updates_wait_for_no_memory(kind: str, tmp_path: Path) -> None:
     faults = [int(count) for count in done.stdout.split()]
     assert len(faults) == len(batches)
     assert sum(faults) < 5000, "twenty thousand and more where each update has a thread of its own"
+
+
+def test_shared_memory_that_is_refused_says_how_much_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(block: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("No space left on device (28)")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    with pytest.raises(OppoError, match=r"^no 1 MiB of shared memory for the weights \(No space left"):
+        shared_weights({"small": torch.zeros(3)})

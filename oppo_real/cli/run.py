@@ -1,5 +1,6 @@
 """``oppo run``: one policy on a scenario, over real engines."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -98,4 +99,7 @@ def _stage_times(row: Mapping[str, Any]) -> str:
         return ""
     trained = row[TIMING_STEP] - row[timing("gen")] - row[timing("reward")]
     parts = [f"gen {row[timing('gen')]:.2f}", f"reward {row[timing('reward')]:.2f}", f"train {trained:.2f}"]
-    return f"  {' '.join(parts)}  Δ {row[OVERCOMMIT]} chunk {row[CHUNK_SIZE]} score {row[REWARD_MEAN]:.3f}"
+    score = row[REWARD_MEAN]
+    # A replay without rewards has none.
+    scored = f" score {score:.3f}" if math.isfinite(score) else ""
+    return f"  {' '.join(parts)}  Δ {row[OVERCOMMIT]} chunk {row[CHUNK_SIZE]}{scored}"

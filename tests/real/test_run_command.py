@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from oppo_real.cli.run import _stage_times
 from oppo_real.run.folder import RealRequest, run_to_folder
 from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import real_manifest, run_real
@@ -358,3 +359,10 @@ def test_an_engine_that_is_not_installed_names_its_extra(monkeypatch: pytest.Mon
         OppoError, match=r"engine vllm needs vllm, which is not installed: pip install 'oppo-toolkit\[vllm\]'"
     ):
         build_real_setup(real_scenario({"engine": "vllm"}))
+
+
+@pytest.mark.parametrize(("score", "shown"), [(0.5, " score 0.500"), (float("nan"), "")])
+def test_the_last_step_is_told_with_its_score_if_there_is_one(score: float, shown: str) -> None:
+    row = dict.fromkeys((c.TIMING_STEP, c.timing("gen"), c.timing("reward")), 1.0)
+    told = _stage_times({**row, c.OVERCOMMIT: 4, c.CHUNK_SIZE: 32, c.REWARD_MEAN: score})
+    assert told.endswith(f"Δ 4 chunk 32{shown}")

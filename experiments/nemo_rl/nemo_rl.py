@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from joblib import Parallel, delayed
 from scipy.stats import kendalltau
 
 from oppo_sim.columns import TIMING_STEP
@@ -150,28 +151,32 @@ def predicted_step_s(scenario: Scenario, terms: CostTerms | None = None) -> floa
 def predictions(table: pd.DataFrame) -> pd.DataFrame:
     """A line a row, way and draw (−1: the point): seconds a step. Of the measured seconds those on policy are
     read, for *observed*."""
+    against = dict(pairs(table))
+    told = {row.row: row for row in table.itertuples()}
+    families = {
+        base: [row for row in told if against.get(row, row) == base] for base in told if base not in against
+    }
+    made = Parallel(n_jobs=-1)(
+        delayed(_predicted)(told[base], [told[row] for row in family]) for base, family in families.items()
+    )
+    frame = pd.DataFrame([line for lines in made for line in lines], columns=["row", "way", "draw", "step_s"])
+    return frame.sort_values("row", kind="stable").reset_index(drop=True)
+
+
+def _predicted(base: Any, family: Sequence[Any]) -> list[tuple[int, str, int, float]]:
+    """Of a row on policy and those that are held against it."""
     made = []
     with tempfile.TemporaryDirectory() as name:
         scenarios = {
-            row.row: scenario_of(row, trace_of(row, Path(name) / f"{row.row}.parquet"))
-            for row in table.itertuples()
+            row.row: scenario_of(row, trace_of(row, Path(name) / f"{row.row}.parquet")) for row in family
         }
-        measured = table.set_index("row")["step_s"]
-        observed = {
-            base: observe(scenarios[base], {TIMING_STEP: float(measured[base])}, draws=DRAWS, figures=False)
-            for base in sorted({base for _, base in pairs(table)})
-        }
-        against = dict(pairs(table))
+        known = observe(scenarios[base.row], {TIMING_STEP: float(base.step_s)}, draws=DRAWS, figures=False)
         for number, scenario in scenarios.items():
             drawn = machine_draws(scenario.costs, cost_context(scenario), DRAWS, 0)
-            known = observed.get(against.get(number, number))
-            ways = [("unfitted", None, drawn)]
-            if known is not None:
-                ways.append(("observed", known.point, known.draws))
-            for way, point, draws in ways:
+            for way, point, draws in (("unfitted", None, drawn), ("observed", known.point, known.draws)):
                 for draw, terms in enumerate((point, *draws), start=-1):
                     made.append((number, way, draw, predicted_step_s(scenario, terms)))
-    return pd.DataFrame(made, columns=["row", "way", "draw", "step_s"])
+    return made
 
 
 def scored(predicted: pd.DataFrame) -> pd.DataFrame:

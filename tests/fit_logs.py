@@ -1,13 +1,16 @@
 """Logs of runs whose costs are known: simulated steps as a framework would print them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from oppo_sim.columns import RESPONSE_LENGTH, STAGES, TIMING_STEP, TRAINED_STEP
 from oppo_sim.costs.terms import CostTerms
+from oppo_sim.fit import posterior
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
@@ -39,6 +42,15 @@ TRUTH = CostTerms(
     gen_phase_s=4.0,
     other_s=0.7,
 )
+
+
+@contextmanager
+def short_chains() -> Iterator[None]:
+    """A seventh of the sweeps, for fits of whose draws nothing is judged but their middle, coarsely: a test of
+    words, files, widths or what is left out. Accuracy and intervals are judged of whole chains."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(posterior, "_SWEEPS", (25, 8))
+        yield
 
 
 def fit_scenario(**changes: Any) -> Scenario:

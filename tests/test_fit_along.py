@@ -16,7 +16,7 @@ from oppo_sim.fit.estimate import FitResult
 from oppo_sim.fit.periodic import found_in
 from oppo_sim.fit.sources import open_log
 from oppo_sim.fit.trends import lasting_change
-from tests.fit_logs import TRUTH, fit_scenario, verl_log
+from tests.fit_logs import TRUTH, fit_scenario, short_chains, verl_log
 
 STEPS = 40
 
@@ -93,6 +93,7 @@ def test_what_a_validation_takes_beyond_its_own_seconds_is_predicted_from_one(
     assert result.point.other_s == pytest.approx(0.7, rel=0.15)
 
 
+@short_chains()
 def test_a_slow_first_step_that_validates_says_nothing_of_other_validations(
     plain: Path, tmp_path: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_slow_first_step_that_validates_says_nothing_of_other_validations(
     assert not any("validate or save" in note for note in result.notes)
 
 
+@short_chains()
 def test_drift_is_told_in_words(plain: Path, tmp_path: Path) -> None:
     log = slower(plain, tmp_path / "slow.log", 1.4, range(20, 31))
     result = fit(log, fit_scenario(), draws=200, fit_steps=STEPS)
@@ -115,6 +117,7 @@ def test_drift_is_told_in_words(plain: Path, tmp_path: Path) -> None:
     assert not any("one step in" in note for note in steady.notes)
 
 
+@short_chains()
 def test_a_level_that_stays_is_told_from_its_first_step(plain: Path, tmp_path: Path) -> None:
     log = slower(plain, tmp_path / "changed.log", 1.15, range(26, STEPS + 1))
     result = fit(log, fit_scenario(), draws=50, fit_steps=STEPS)

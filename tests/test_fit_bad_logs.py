@@ -2,18 +2,24 @@
 sentence."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from oppo_sim.cli.main import run
-from tests.fit_logs import TRUTH, fit_scenario, verl_log
+from tests.fit_logs import TRUTH, fit_scenario, short_chains, verl_log
 
 STEPS: Final = 9
 NEGATIVE: Final = "step with negative seconds"
 Lines = list[str]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_chains() -> Iterator[None]:
+    with short_chains():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from oppo_sim.fit.features import build_features
 from oppo_sim.fit.reading import read_step_log
 from oppo_sim.fit.sources import open_log
 from oppo_sim.simulation import simulate
-from tests.fit_logs import TRUTH, fit_scenario, seconds_of_a_step, verl_log
+from tests.fit_logs import TRUTH, fit_scenario, seconds_of_a_step, short_chains, verl_log
 
 
 def batched_log(folder: Path, counts: Sequence[int]) -> Path:
@@ -71,6 +71,7 @@ def test_the_size_of_generation_batches_is_the_scenarios(tmp_path: Path) -> None
     assert uncounted.area == pytest.approx(alone.area / alone.batches, rel=0.1)
 
 
+@short_chains()
 def test_the_written_scenario_generates_in_batches_as_the_run_did(tmp_path: Path) -> None:
     judged = {"enable": True, "pass_rate": {"alpha": 0.3, "beta": 0.3}, "gen_batch_size": 96}
     truth = fit_scenario(group_size=4, dynamic_sampling=judged)

@@ -1,6 +1,7 @@
 """``oppo fit`` from logs and from observations to a scenario that the other commands take."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ from oppo_sim.plain_json import plain
 from oppo_sim.report.html_fit import answer_of
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate
-from tests.fit_logs import TRUTH, fit_scenario, verl_log
+from tests.fit_logs import TRUTH, fit_scenario, short_chains, verl_log
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_chains() -> Iterator[None]:
+    with short_chains():
+        yield
 
 
 @pytest.fixture(scope="module")

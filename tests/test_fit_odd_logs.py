@@ -19,7 +19,7 @@ from oppo_sim.fit.sources import open_log
 from oppo_sim.given_command import given_command
 from oppo_sim.scenario.load import load_scenario, scenario_from_plain
 from oppo_sim.simulation import simulate
-from tests.fit_logs import TRUTH, fit_scenario, verl_log
+from tests.fit_logs import TRUTH, fit_scenario, short_chains, verl_log
 from tests.import_cases import write_lines
 from tests.test_fit_reading import BASE, console, reasons, refused
 
@@ -216,7 +216,7 @@ SCENARIO = fit_scenario(training={"critic": "none", "ref": False, "old_log_prob"
 
 
 def fitting(log: object, **options: Any) -> str:
-    with pytest.raises(OppoError) as caught:
+    with short_chains(), pytest.raises(OppoError) as caught:
         fit(log, SCENARIO, draws=20, fit_steps=STEPS, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -241,6 +241,7 @@ def test_a_log_counts_once(good: Path) -> None:
     assert "is fitted and judged" in fitting(good, judge=[(good, SCENARIO)])
 
 
+@short_chains()
 def test_a_scenario_of_another_run_is_told_by_its_lengths(good: Path) -> None:
     plain = SCENARIO.to_plain()
     other = scenario_from_plain({**plain, "max_response_length": 300})
@@ -248,6 +249,7 @@ def test_a_scenario_of_another_run_is_told_by_its_lengths(good: Path) -> None:
         fit(good, other, draws=20)
 
 
+@short_chains()
 def test_stages_that_overlap_are_told(good: Path, tmp_path: Path) -> None:
     frame = read_step_log(good).frame
     rows = [{**row, STEP_S: 0.8 * row[STEP_S]} for row in frame.drop(columns="cold_start").to_dict("records")]
@@ -299,6 +301,7 @@ def test_rollouts_of_another_step_or_run_are_told(good: Path, tmp_path: Path) ->
     assert "is among those of its rollouts" in fitting(open_log(good, lengths=trace("far", 100, 1.0)))
 
 
+@short_chains()
 def test_from_python_a_log_is_read_as_on_the_command_line(good: Path, tmp_path: Path) -> None:
     frame = read_step_log(good).frame
     rows = [
@@ -504,6 +507,7 @@ def test_without_a_prompt_length_tokens_tell_it(tmp_path: Path) -> None:
     assert not any("are of other rollouts" in note for note in kept.notes)
 
 
+@short_chains()
 def test_a_batch_of_another_size_than_the_logs_tokens_is_refused(good: Path) -> None:
     """The log says what it trains, too, which is no reason to take half of a batch for filtered."""
     plain = SCENARIO.to_plain()

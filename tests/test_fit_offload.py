@@ -15,7 +15,7 @@ from oppo_sim.fit.offload import OFFLOAD, at_full_rate
 from oppo_sim.scenario.build import build_parts
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate
-from tests.fit_logs import fit_scenario, verl_log
+from tests.fit_logs import fit_scenario, short_chains, verl_log
 
 TRUTH = CostTerms(gen_phase_s=3.0, old_log_prob_s=0.2, update_actor_s=0.3, other_s=0.2)
 
@@ -120,6 +120,7 @@ def test_seconds_of_offload_are_those_of_the_bytes_over_the_rate() -> None:
     assert again.costs.terms != NO_TERMS
 
 
+@short_chains()
 def test_a_run_that_trains_an_unknown_part_of_its_batch_is_written_with_its_offload(tmp_path: Path) -> None:
     """Tokens of the step are of more rollouts than the lengths, and nothing says how many were trained."""
     scenario = offloading(None)
@@ -134,7 +135,7 @@ def test_a_run_that_trains_an_unknown_part_of_its_batch_is_written_with_its_offl
     ]
     log = tmp_path / "part.log"
     log.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    result = fit(log, scenario, draws=50)
+    result = fit(log, scenario, draws=50, fit_steps=8)
     assert any("how many were trained is not logged" in note for note in result.notes)
     (part,) = result.parts
     assert part.features.untold
@@ -142,6 +143,7 @@ def test_a_run_that_trains_an_unknown_part_of_its_batch_is_written_with_its_offl
     assert result.point.update_actor_s > 0.3 * part.features.offload["update_actor"]
 
 
+@short_chains()
 def test_each_of_several_scenarios_is_written_with_its_own_offload(tmp_path: Path) -> None:
     """One cluster, a run that offloads and one that does not."""
     first = offloading(None)

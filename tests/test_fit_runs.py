@@ -21,7 +21,7 @@ from oppo_sim.scenario.build import build_setup, cost_context
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation_folder import SimulationRequest, simulate_to_folder
-from tests.fit_logs import ALL, COSTS, TRUTH, fit_scenario, verl_log
+from tests.fit_logs import ALL, COSTS, TRUTH, fit_scenario, short_chains, verl_log
 
 
 def _of(held: HeldOut, column: str) -> Judgement:
@@ -57,6 +57,7 @@ def test_a_stage_that_is_mostly_constant_is_told_from_a_slow_one(tmp_path: Path)
     assert result.point.update_actor_s == pytest.approx(60.0, rel=0.05)
 
 
+@short_chains()
 def test_a_stage_that_the_run_did_not_run_is_found_and_left_out(tmp_path: Path) -> None:
     """The configuration names a reference model and a critic; nothing of the log's seconds is theirs."""
     ran = fit_scenario(training={"critic": "none", "ref": False, "num_ppo_epochs": 1})
@@ -151,6 +152,7 @@ def test_rollouts_that_are_known_are_those_of_the_scenario(
         fit(open_log(log, lengths=_rollouts(6, 64)), fit_scenario(**changes), draws=20)
 
 
+@short_chains()
 def test_stages_that_a_log_does_not_time_stay_unknown(tmp_path: Path) -> None:
     """A log of generation alone, as a recorder of rollouts writes it."""
     section = {
@@ -278,7 +280,8 @@ def test_what_a_round_and_a_piece_cost_is_told_by_a_run_in_rounds(tmp_path: Path
     assert not any("round_fixed_s" in note for note in result.notes)
     assert any(note.startswith("piece_send_s cannot be told") for note in result.notes)
     log = verl_log(tmp_path / "v.log", fit_scenario(), TRUTH)
-    one_call = fit(log, fit_scenario(), draws=50, fit_steps=ALL)
+    with short_chains():
+        one_call = fit(log, fit_scenario(), draws=50, fit_steps=ALL)
     assert "round_fixed_s" not in {each.term for each in one_call.told}
     assert any(note.startswith("round_fixed_s, piece_send_s cannot be told") for note in one_call.notes)
 
@@ -298,12 +301,13 @@ def test_without_a_longest_response_a_fit_learns_how_far_steps_scatter(tmp_path:
     assert step.coverage is not None
     assert step.coverage > 0.85
     assert step.median < 0.15
-    assert not fit(told, scenario, fit_steps=ALL, draws=50).posterior.scatter
+    with short_chains():
+        assert not fit(told, scenario, fit_steps=ALL, draws=50).posterior.scatter
 
 
 def test_a_run_of_a_model_of_another_size_has_wider_intervals(tmp_path: Path) -> None:
     scenario = fit_scenario()
-    result = fit(verl_log(tmp_path / "a.log", scenario, TRUTH, noise=0.01), scenario)
+    result = fit(verl_log(tmp_path / "a.log", scenario, TRUTH, noise=0.01), scenario, fit_steps=ALL)
     (part,) = result.parts
     near, far = (
         predict(part.features, part.members, result.posterior, seen=False, apart=apart)[TIMING_STEP]

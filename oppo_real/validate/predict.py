@@ -20,7 +20,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.one_run import run_setup
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.rewards import BatchRewards, SeriesRewards
-from oppo_sim.scenario.build import Setup, build_setup, machine_of
+from oppo_sim.scenario.build import Parts, Setup, build_setup, machine_of
 from oppo_sim.scenario.policy_label import LabelledPolicy
 from oppo_sim.scenario.schema import Scenario
 
@@ -95,16 +95,20 @@ def predict(
     steps: int,
     profile: Profile | None,
     run: MeasuredRun,
+    parts: Parts | None = None,
 ) -> tuple[StepView, ...]:
     """Simulate ``variant`` as the real run ``run`` was made; of the run only resolved limits are used, and in
     mode train the lengths and rewards, which nobody can know before.
 
     Args:
         profile: None in lock-step, where an iteration takes 1 and nothing else takes any time.
+        parts: what ``build_parts`` gave for the scenario; None: built now, its trace read again.
 
     Raises OppoError where the profile lacks what the scenario asks for.
     """
-    setup = build_setup(scenario, policy=variant.policy, policy_settings=variant.settings, steps=steps)
+    setup = build_setup(
+        scenario, policy=variant.policy, policy_settings=variant.settings, steps=steps, parts=parts
+    )
     schedule = setup.policy_factory().schedule
     context = cost_context(scenario)
     if profile is None:

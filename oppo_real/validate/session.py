@@ -35,6 +35,7 @@ from oppo_real.validate.resample import (
 from oppo_sim.costs.profile import Profile, load_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import beside
+from oppo_sim.scenario.build import build_parts
 from oppo_sim.scenario.policy_label import LabelledPolicy
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.folder import TUNE
@@ -146,13 +147,14 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     elif profile is None:
         notes.append("lock-step: numbers are decode iterations, and decisions are what is compared")
 
+    parts = build_parts(scenario)
     # Where lengths come from a trace, all repeats have one prediction.
     counted = {
         policy: len(runs) if any(run.lengths for run in runs) else 1 for policy, runs in measured.items()
     }
     predicted = {
         policy: [
-            predict(scenario, config, variants[policy], request.steps, profile, run)
+            predict(scenario, config, variants[policy], request.steps, profile, run, parts)
             for run in own[: counted[policy]]
         ]
         for policy, own in measured.items()
@@ -172,7 +174,7 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
             progress("simulating", number, PROFILES)
             try:
                 predictions = {
-                    policy: predict(scenario, config, variants[policy], request.steps, other, own[0])
+                    policy: predict(scenario, config, variants[policy], request.steps, other, own[0], parts)
                     for policy, own in measured.items()
                 }
             except OppoError:  # below its tables a noisy draw can extrapolate to no time at all

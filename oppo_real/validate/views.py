@@ -37,8 +37,12 @@ Views = Sequence[StepView]
 
 def views_of(steps: "pd.DataFrame", rollouts: "pd.DataFrame") -> tuple[StepView, ...]:
     """Step and rollout tables of a run, as views."""
-    ordered = rollouts.sort_values([c.TRAINED_STEP, c.TRAINED_RANK])
-    trained = ordered.groupby(c.TRAINED_STEP)[c.ROLLOUT_ID].apply(list).to_dict()
+    ordered = rollouts.dropna(subset=[c.TRAINED_STEP]).sort_values([c.TRAINED_STEP, c.TRAINED_RANK])
+    trained: dict[int, list[int]] = {}
+    for step, rollout_id in zip(
+        ordered[c.TRAINED_STEP].tolist(), ordered[c.ROLLOUT_ID].tolist(), strict=True
+    ):
+        trained.setdefault(step, []).append(rollout_id)
     return tuple(
         StepView(
             {stage: float(row[c.timing(stage)]) for stage in STAGES},

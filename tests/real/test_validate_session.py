@@ -17,6 +17,7 @@ from oppo_sim.cli.main import oppo as group
 from oppo_sim.costs.profile import load_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import read_run_folder
+from oppo_sim.scenario import build
 
 MODEL = {
     "model_type": "qwen2", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
@@ -236,7 +237,11 @@ def test_an_interrupted_validation_is_concluded_without_its_engines(
     # Elsewhere: another machine, no engines.
     monkeypatch.setattr(session, "hardware", lambda device: pytest.fail("asked for the device"))
     monkeypatch.setattr(session, "subject_of", lambda scenario: pytest.fail("built engines"))
+    read: list[Any] = []
+    build_replay = build.build_replay
+    monkeypatch.setattr(build, "build_replay", lambda *a, **k: [read.append(a), build_replay(*a, **k)][1])
     assert run(*asked, "--no-measure").exit_code == 0
+    assert len(read) < 5, "the trace is not read again for each of 200 profiles"
     folder = read_run_folder(tmp_path / "out")
     assert len(folder.json("runs.json")) == 2, "of the complete round only"
     assert folder.manifest["repeats"] == 1

@@ -20,6 +20,7 @@ from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import execute
 from oppo_real.validate.views import StepView, views_of
 from oppo_sim import columns as c
+from oppo_sim.costs.training_config import OnlineRefit
 from oppo_sim.draws import draw_uniform, stream_key
 from oppo_sim.errors import OppoError
 from oppo_sim.results.sinks import FrameSink
@@ -134,6 +135,11 @@ class RealRuns(Journal):
         self.append([{"inputs": self._inputs, "run": run.to_plain()}])
 
 
+_DEFAULT_REFIT_THEN: Final = {"fixed_s": 1.0, "convert_bytes_per_s": 1.06e9}
+"""Seconds of a weight sync in the simulator, which a real run does not read; runs are kept from before their
+default changed."""
+
+
 def inputs_digest(
     scenario: Scenario, trace_sha256: str, steps: int, hardware: str, versions: Mapping[str, str]
 ) -> str:
@@ -147,6 +153,8 @@ def inputs_digest(
     del plain["scoring"]["prefix_cache_tokens"], plain["scoring"]["max_num_batched_tokens"]
     for name in ("lora_rank", "pipeline_parallel", "expert_parallel", "expert_tensor_parallel"):
         del plain["training"][name]
+    if scenario.training.weight_sync == OnlineRefit():
+        plain["training"]["weight_sync"] |= _DEFAULT_REFIT_THEN
     content = [plain, trace_sha256, steps, hardware, dict(versions)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
 from scipy.stats import kendalltau
 
 from oppo_sim.columns import TIMING_STEP
@@ -34,7 +33,7 @@ from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
 
 FOLDER = Path(__file__).parent
-DRAWS = 50
+DRAWS = 25
 PROMPT = 120
 """Tokens, assumed: the table tells the mean of prompt and response together."""
 NO_KERNELS = ("Qwen3-235B-A22B",)
@@ -156,9 +155,7 @@ def predictions(table: pd.DataFrame) -> pd.DataFrame:
     families = {
         base: [row for row in told if against.get(row, row) == base] for base in told if base not in against
     }
-    made = Parallel(n_jobs=-1)(
-        delayed(_predicted)(told[base], [told[row] for row in family]) for base, family in families.items()
-    )
+    made = [_predicted(told[base], [told[row] for row in family]) for base, family in families.items()]
     frame = pd.DataFrame([line for lines in made for line in lines], columns=["row", "way", "draw", "step_s"])
     return frame.sort_values("row", kind="stable").reset_index(drop=True)
 

@@ -42,6 +42,18 @@ def test_the_page_says_what_was_scored(predicted: pd.DataFrame) -> None:
             assert said in line
 
 
+def test_the_page_keeps_the_first_scoring() -> None:
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    first = nemo_rl.summary(pd.read_csv(FOLDER / "scored_first.csv"))
+    unfitted, observed = first["unfitted"], first["observed"]
+    for said in (
+        f"unfitted {100 * unfitted['median']:.0f} % in the median and {100 * unfitted['worst']:.0f} % at worst,"
+        f" {unfitted['inside']} of 14 inside, {unfitted['sign']} on the right side of 1, tau {unfitted['tau']:.2f}",
+        f"observed {100 * observed['median']:.0f} % in the median, {observed['inside']} inside",
+    ):
+        assert said in page
+
+
 @pytest.mark.parametrize("number", [1, 2, 19, 20])
 def test_the_code_still_predicts_so(number: int, predicted: pd.DataFrame, tmp_path: Path) -> None:
     """Unfitted and without draws; what was scored must not drift away from what is shipped unseen."""

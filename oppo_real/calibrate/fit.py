@@ -45,6 +45,9 @@ LEVEL: Final = 0.95
 _PRIOR_REPEATS: Final = 2
 """As many repeats does the variance of all points count beside a point's own."""
 REGIMES: Final = 4
+_TURNS: Final = 3
+LOST_BELOW: Final = 0.25
+"""Of the seconds that a fit gives a point: what took less is lost in noise."""
 _WORST: Final = 5
 
 
@@ -218,7 +221,7 @@ def fit_table(
         raise OppoError(f"a measured time of {name} is not finite: delete the folder of measured points")
     features = np.array([[FEATURES[term](one.point) for term in basis] for one in data])
     seconds = np.array([one.seconds for one in data])
-    weights = _weights(data, seconds)
+    weights = _weights(data, features, seconds)
     values = _solve(features, seconds, weights)
     groups = regimes(data)
     low, high = _intervals(
@@ -247,12 +250,32 @@ def fit_table(
     )
 
 
-def _weights(data: Sequence[Measured], seconds: Floats) -> Floats:
-    """1 / seconds, so that small batches count as large ones do, unless their noise is larger."""
+def _weights(data: Sequence[Measured], features: Floats, seconds: Floats) -> Floats:
+    """1 / seconds, so that small batches count as large ones do, unless their noise is larger.
+
+    What noise all but took away (a prefill is a difference, which can fall below 0) would count without
+    bound and draw every coefficient to 0. A point of less than ``LOST_BELOW`` of what a fit gives it counts
+    as one of four times those seconds, found in turns: at first each counts as one of its size's usual.
+    """
     noise = np.array([(max(one.repeats) - min(one.repeats)) / 2.0 for one in data])
     floor = max(float(np.max(np.abs(seconds))) * 1e-6, 1e-12)
-    weights: Floats = 1.0 / np.maximum(np.maximum(np.abs(seconds), noise), floor)
+    taken = np.maximum(np.maximum(np.abs(seconds), noise), floor)
+    weights: Floats = 1.0 / np.maximum(taken, _usual(data, features, taken))
+    for _ in range(_TURNS):
+        fitted = features @ _solve(features, seconds, weights)
+        weights = 1.0 / np.where(taken < LOST_BELOW * fitted, 4.0 * fitted, taken)
     return weights
+
+
+def _usual(data: Sequence[Measured], features: Floats, seconds: Floats) -> Floats:
+    """The median of the five points nearest in size, or the largest of those with no more of anything."""
+    sizes = np.log([float(max(1, regime_size(one.point))) for one in data])
+    nearest = np.argsort(np.abs(sizes[:, None] - sizes[None, :]), axis=1, kind="stable")[:, :5]
+    within = np.all(features[:, None, :] >= features[None, :, :], axis=2)
+    usual: Floats = np.maximum(
+        np.median(seconds[nearest], axis=1), np.max(np.where(within, seconds, 0.0), axis=1)
+    )
+    return usual
 
 
 def _solve(features: Floats, seconds: Floats, weights: Floats) -> Floats:

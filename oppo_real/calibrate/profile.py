@@ -19,6 +19,7 @@ from oppo_real.calibrate.cut_fit import Cuts
 from oppo_real.calibrate.fit import (
     DECODE_BASIS,
     DECODE_ON_DEVICE,
+    LOST_BELOW,
     PREFILL_BASIS,
     SCORE_BASIS,
     Fit,
@@ -74,16 +75,21 @@ def decode_table(data: Sequence[Measured]) -> DecodeTable:
 
 
 def forward_table(name: str, data: Sequence[Measured], fit: Fit) -> tuple[PrefillTable, Filled]:
-    """Seconds by tokens and mean context. A batch that missed its cell by rounding is moved there by the fit.
+    """Seconds by tokens and mean context. A batch that missed its cell by rounding is moved there by the fit;
+    one that is lost in noise is what the fit gives.
 
     Raises OppoError for fewer than two of either that were measured, or where even the fit gives no time.
     """
-    at_cells = {one.point.cell: one for one in data if one.point.cell is not None and one.seconds > 0}
-    tokens = sorted({cell[0] for cell in at_cells})
-    contexts = sorted({cell[1] for cell in at_cells})
-    if len(tokens) < 2 or len(contexts) < 2:
-        lost = [one for one in data if one.point.cell is not None and not one.seconds > 0]
-        raise _lost_in_noise(name, lost[0].point.tokens) if lost else _too_little(name)
+    with_cell = {one.point.cell: one for one in data if one.point.cell is not None}
+    at_cells = {
+        cell: one
+        for cell, one in with_cell.items()
+        if one.seconds > max(0.0, LOST_BELOW * fit.predict(one.point))
+    }
+    tokens, contexts = (sorted({cell[axis] for cell in with_cell}) for axis in (0, 1))
+    if any(len({cell[axis] for cell in at_cells}) < 2 for axis in (0, 1)):
+        lost = [cell for cell in with_cell if cell not in at_cells]
+        raise _lost_in_noise(name, lost[0][0]) if lost else _too_little(name)
     seconds = {cell: _moved(one, cell, fit) for cell, one in at_cells.items()}
     measured = dict(seconds)
     for total in tokens:

@@ -19,6 +19,7 @@ from oppo_real.calibrate.fit import (
 )
 from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.plan import Point, Sizes, make_plan
+from oppo_real.calibrate.profile import forward_table
 from oppo_sim.draws import draw_normal, stream_key
 from oppo_sim.errors import OppoError
 
@@ -69,6 +70,21 @@ def off_by(found: list[Measured], truth: list[float]) -> float:
         (sum((one.seconds / true - 1.0) ** 2 for one, true in zip(found, truth, strict=True)) / len(truth))
         ** 0.5
     )
+
+
+@pytest.mark.parametrize("lost", [-6e-6, 0.0, 6e-6])
+def test_a_prefill_that_noise_took_away_does_not_take_the_fit_with_it(lost: float) -> None:
+    steady = synthetic("prefill", PREFILL_TRUTH, 0.03, 1, repeats=1)
+    truth = [
+        sum(value * FEATURES[name](one.point) for name, value in PREFILL_TRUTH.items()) for one in steady
+    ]
+    for place, one in enumerate(steady):
+        noisy = [*steady[:place], Measured(one.point, (lost,)), *steady[place + 1 :]]
+        fit = fit_table("prefill", noisy, PREFILL_BASIS, resamples=2)
+        fitted = [Measured(one.point, (fit.predict(one.point),)) for one in noisy]
+        assert off_by(fitted, truth) < 1 / 3, one.point.label()
+        table, _ = forward_table("prefill", steadied(noisy, fit), fit)
+        assert table.seconds[-1][-1] > 0.5 * max(truth)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

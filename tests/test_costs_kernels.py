@@ -115,6 +115,31 @@ def test_layers_of_two_kinds_add_up() -> None:
     assert 0.0 < shared < 0.3 * both.rows.seconds[at]
 
 
+def test_latent_attention_is_bound_by_the_latents_that_every_device_reads() -> None:
+    shape = MODELS["deepseek-v3"]
+    found = make.make_table(query(shape, 8, dtype="fp8_block"))
+    attention = found.decode_attention
+    row = attention.seconds[attention.n_running.index(256)]
+    low, high = (attention.kv_per_rollout.index(kv) for kv in (8191, 65535))
+    per_token = (row[high] - row[low]) / (256 * (65535 - 8191))
+    at_peak = 61 * (512 + 64) * 2 / find_device("H200").hbm_bytes_per_s
+    assert 1.0 < per_token / at_peak < 1.3
+    # Three layers have a dense MLP as wide as nine experts; the package has them as layers of experts.
+    experts = make.make_table(query(shape.model_copy(update={"num_dense_layers": 0}), 8, dtype="fp8_block"))
+    assert found.decode_attention.seconds[5][5] == pytest.approx(
+        experts.decode_attention.seconds[5][5], rel=1e-3
+    )
+    at = found.rows.tokens.index(256)
+    assert 0.8 < found.rows.seconds[at] / experts.rows.seconds[at] < 1.0
+
+
+def test_latent_attention_without_experts_was_not_measured() -> None:
+    dense = {"num_experts": 0, "num_experts_per_tok": 0, "moe_intermediate_size": None}
+    dense |= {"shared_expert_intermediate_size": 0, "num_dense_layers": 0}
+    with pytest.raises(OppoError, match="in mixtures of experts alone; take kind: roofline"):
+        make.make_table(query(MODELS["moonlight-16b-a3b"].model_copy(update=dense)))
+
+
 def test_eight_bits_are_faster_where_weights_are_read() -> None:
     shape = MODELS["llama-3.1-8b"]
     wide, static, dynamic, narrow = (

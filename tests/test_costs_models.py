@@ -38,6 +38,26 @@ MIXTRAL_8X7B = {
     "num_experts_per_tok": 2,
     "vocab_size": 32000,
 }
+MOONLIGHT: dict[str, object] = {
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 27,
+    "hidden_size": 2048,
+    "intermediate_size": 11264,
+    "moe_intermediate_size": 1408,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 512,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 163840,
+    "tie_word_embeddings": False,
+}
 
 
 # Totals of the safetensors headers as shown on the models' public pages; of the smallest two of Qwen3 without
@@ -131,6 +151,38 @@ def test_full_and_sliding_attention_are_no_recurrent_layers() -> None:
     assert ModelShape.from_hf_config(named) == MODELS["qwen2.5-0.5b"]
 
 
+# Counted by transformers' DeepseekV2ForCausalLM and DeepseekV3ForCausalLM of the public config.json. Ours has a
+# gate of the shared experts more, hidden_size of each layer with experts, which Qwen's have.
+@pytest.mark.parametrize(
+    ("name", "parameters", "gates"),
+    [
+        ("deepseek-ai/DeepSeek-V2-Lite", 15_706_484_224, 26 * 2048),
+        ("moonshotai/Moonlight-16B-A3B-Instruct", 15_960_108_544, 26 * 2048),
+        ("deepseek-ai/DeepSeek-R1-0528", 671_026_404_352, 58 * 7168),
+        ("moonshotai/Kimi-K2-Instruct-0905", 1_026_408_209_408, 60 * 7168),
+    ],
+)
+def test_latent_attention_has_the_parameters_of_the_public_models(
+    name: str, parameters: int, gates: int
+) -> None:
+    assert find_model(name).parameters == parameters + gates
+
+
+def test_latent_attention_caches_a_latent_and_a_rotary_key_on_every_device() -> None:
+    shape = ModelShape.from_hf_config(MOONLIGHT)
+    assert shape == MODELS["moonlight-16b-a3b"]
+    assert shape.kv_bytes_per_token(2.0) == shape.kv_bytes_per_token(2.0, 8) == 27 * (512 + 64) * 2
+    # 16 heads, each with the latent and the rotary key, then with the latent again.
+    assert shape.decode_attention_flops == 2 * 16 * (576 + 512)
+    assert shape.pair_attention_flops == 2 * 16 * (192 + 128)
+    # q: 2048 x 16 x 192, down: 2048 x 576, up: 512 x 16 x 256, output: 16 x 128 x 2048
+    assert shape.attention_matrix_params == 6_291_456 + 1_179_648 + 2_097_152 + 4_194_304
+    assert shape.replicated_attention_params == 1_179_648
+    large = MODELS["deepseek-v3"]
+    # "37B activated": the head counts, the embedding does not.
+    assert large.active_matrix_params + large.lm_head_params == pytest.approx(37e9, rel=0.015)
+
+
 def test_kv_bytes_per_token() -> None:
     # Qwen2.5-7B: 2 (K and V) · 28 layers · 4 heads · 128 · 2 bytes
     assert MODELS["qwen2.5-7b"].kv_bytes_per_token(2.0) == 57_344
@@ -147,7 +199,8 @@ def test_kv_bytes_per_token() -> None:
         ({**QWEN25_05B, "num_hidden_layers": "24"}, "num_hidden_layers"),
         ({**MIXTRAL_8X7B, "num_experts_per_tok": 9}, "num_experts_per_tok must be 1 to 8"),
         ({**MIXTRAL_8X7B, "decoder_sparse_step": 0}, "decoder_sparse_step"),
-        ({**QWEN25_05B, "kv_lora_rank": 512}, "kv_lora_rank"),
+        ({**QWEN25_05B, "kv_lora_rank": 512}, "needs qk_nope_head_dim, qk_rope_head_dim, v_head_dim, too"),
+        ({**MOONLIGHT, "index_topk": 2048}, "sparse attention .index_topk"),
         # Qwen3-Next: three of four layers keep a state, and four times its KV was counted.
         ({**QWEN25_05B, "linear_num_value_heads": 32}, "without a KV cache .linear_num_value_heads"),
         ({**QWEN25_05B, "layer_types": ["linear_attention", "full_attention"]}, "layer_types"),

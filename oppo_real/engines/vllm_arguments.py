@@ -127,12 +127,16 @@ def _positions(folder: Path) -> int:
 
 
 def _kv_bytes(folder: Path, dtype: str, tokens: int) -> int | None:
-    """Bytes of ``tokens`` KV tokens (K and V · layers · heads · size); None if the config does not tell."""
+    """Bytes of ``tokens`` KV tokens (K and V · layers · heads · size, or latents); None if the config
+    does not tell."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     heads, layers, hidden = map(config.get, ("num_attention_heads", "num_hidden_layers", "hidden_size"))
     if not (heads and layers and hidden):
         return None
-    head_size = config.get("head_dim") or hidden // heads
     # Unknown ("auto") counts as the widest: the blocks are given, this only has to be enough for them.
+    if latent := config.get("kv_lora_rank"):
+        width = latent + (config.get("qk_rope_head_dim") or 0)
+        return int(layers * width * _ITEM_BYTES.get(dtype, 4) * tokens)
+    head_size = config.get("head_dim") or hidden // heads
     kv_heads = config.get("num_key_value_heads") or heads
     return int(2 * layers * kv_heads * head_size * _ITEM_BYTES.get(dtype, 4) * tokens)

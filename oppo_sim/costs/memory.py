@@ -40,7 +40,7 @@ def adapter_parameters(shape: ModelShape, rank: int) -> int:
     def mlp(width: int) -> int:
         return projections * (hidden + width)
 
-    attention = 2 * (hidden + shape.query_width) + 2 * (hidden + shape.kv_width)
+    attention = sum(inputs + outputs for inputs, outputs in shape.attention_matrices)
     experts = shape.num_experts * mlp(shape.moe_intermediate_size or shape.intermediate_size)
     experts += mlp(shared) if shared else 0
     return rank * (layers * attention + dense * mlp(shape.intermediate_size) + (layers - dense) * experts)
@@ -123,7 +123,7 @@ def layer_activation_bytes(shape: ModelShape, dtype: Dtype = "bf16") -> float:
     §4.1, in 16 bits, for a model with grouped queries and a gated MLP, without dropout, and with
     FlashAttention, which does not keep the 5·a·s/h term of
     attention: inputs of both norms, of the projections and of the MLP (8h), queries and attention output
-        (4·q), keys and values (4·kv),
+        (4·q), keys and values (4·kv), latents,
     and of the MLP gate, up, activation and product (8f), or two of them without a gate.
     """
     mlp = shape.intermediate_size
@@ -133,7 +133,8 @@ def layer_activation_bytes(shape: ModelShape, dtype: Dtype = "bf16") -> float:
         mlp = max(used, mlp if shape.num_dense_layers else 0)
     values = (
         4.0 * shape.hidden_size
-        + 2.0 * (shape.query_width + shape.kv_width)
+        + (shape.query_width + shape.output_width + shape.kv_width + shape.value_width)
+        + shape.latent_width
         + (4.0 if shape.gated_mlp else 2.0) * mlp
     )
     return values * value_bytes(dtype)

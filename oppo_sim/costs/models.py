@@ -25,9 +25,16 @@ _FIELDS = (
     "num_experts_per_tok",
     "moe_intermediate_size",
     "shared_expert_intermediate_size",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
 )
 
 
+LATENT_FIELDS: Final = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+"""Of multi-head latent attention (MLA)."""
 _KINDS_OF_LAYERS: Final = ("layer_types", "layers_block_type", "attn_type_list")
 _RECURRENT_KINDS: Final = ("linear_attention", "mamba", "mamba2", "recurrent", 0)
 """Of a layer, in these lists; 0 is MiniMax's lightning attention."""
@@ -43,7 +50,13 @@ _RECURRENT_FIELDS: Final = (
 
 
 class ModelShape(Strict):
-    """A decoder-only transformer with grouped-query attention, in the words of a Hugging Face config."""
+    """A decoder-only transformer with grouped-query or latent attention, in the words of a Hugging Face
+    config.
+
+    Latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, §2.1) where ``kv_lora_rank`` is given: the cache holds
+    a token's latent and one rotary key for all heads. Training and prefills make keys and values of it; a
+    decode step works on the latent itself, with their matrix on the side of the queries.
+    """
 
     num_hidden_layers: Count
     hidden_size: Count
@@ -66,10 +79,23 @@ class ModelShape(Strict):
     shared_expert_intermediate_size: int = 0
     num_dense_layers: int = 0
     """Layers without experts in a mixture-of-experts model."""
+    kv_lora_rank: Count | None = None
+    """Columns of the latent of keys and values; None: keys and values of each KV head."""
+    q_lora_rank: Count | None = None
+    """Likewise of the queries; None: they have none."""
+    qk_nope_head_dim: Count | None = None
+    """Columns of a query without rotary positions; those with them are ``qk_rope_head_dim``."""
+    qk_rope_head_dim: Count | None = None
+    v_head_dim: Count | None = None
+    """Columns of a value."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "ModelShape":
-        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
+        given = [name for name in LATENT_FIELDS if getattr(self, name) is not None]
+        needed = [name for name in LATENT_FIELDS if name != "q_lora_rank"]
+        if given and (missing := [name for name in needed if name not in given]):
+            raise ValueError(f"latent attention needs {', '.join(missing)}, too")
+        if not self.latent and self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of {self.num_attention_heads} heads; give"
                 " head_dim"
@@ -98,9 +124,9 @@ class ModelShape(Strict):
         if isinstance(inner, Mapping):
             config = inner
         kind = str(config.get("model_type", ""))
-        if config.get("kv_lora_rank"):
+        if config.get("index_topk"):
             raise OppoError(
-                f"model config ({kind}): latent attention (kv_lora_rank) is not modelled; measure a profile"
+                f"model config ({kind}): sparse attention (index_topk) is not modelled; measure a profile"
                 " instead"
             )
         if (recurrent := _recurrent_layers(config)) is not None:
@@ -110,6 +136,11 @@ class ModelShape(Strict):
             )
         config = _with_llama4_experts(config, kind)
         fields: dict[str, object] = {name: config[name] for name in _FIELDS if config.get(name) is not None}
+        if config.get("kv_lora_rank"):
+            fields.pop("head_dim", None)  # that of the rotary part, or none: the five fields tell all
+        else:
+            for name in LATENT_FIELDS:
+                fields.pop(name, None)
         experts = next(
             (config[n] for n in ("num_experts", "num_local_experts", "n_routed_experts") if config.get(n)), 0
         )
@@ -139,7 +170,15 @@ class ModelShape(Strict):
         return self.num_key_value_heads or self.num_attention_heads
 
     @property
+    def latent(self) -> bool:
+        """Whether attention is latent."""
+        return self.kv_lora_rank is not None
+
+    @property
     def head_size(self) -> int:
+        """Columns of a query and of a key."""
+        if self.latent:
+            return (self.qk_nope_head_dim or 0) + (self.qk_rope_head_dim or 0)
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
@@ -149,8 +188,53 @@ class ModelShape(Strict):
 
     @property
     def kv_width(self) -> int:
-        """Columns of all keys of a layer; as many of the values."""
+        """Columns of all keys of a layer; with latent attention as training and prefills make them."""
         return self.kv_heads * self.head_size
+
+    @property
+    def value_width(self) -> int:
+        """Columns of all values of a layer."""
+        return self.kv_heads * (self.v_head_dim or self.head_size)
+
+    @property
+    def output_width(self) -> int:
+        """Columns of what attention gives, of all heads of a layer."""
+        return self.num_attention_heads * (self.v_head_dim or self.head_size)
+
+    @property
+    def turned_width(self) -> int:
+        """Columns of queries and keys that get rotary positions."""
+        if self.latent:
+            return (self.num_attention_heads + 1) * (self.qk_rope_head_dim or 0)
+        return self.query_width + self.kv_width
+
+    @property
+    def latent_width(self) -> int:
+        """Columns of a token's latents and of its rotary key, which no device shares with another; 0 without
+        latent attention."""
+        if not self.latent:
+            return 0
+        return (self.q_lora_rank or 0) + (self.kv_lora_rank or 0) + (self.qk_rope_head_dim or 0)
+
+    @property
+    def cached_width(self) -> int:
+        """Columns of a token's entry in the KV cache of a layer."""
+        if self.latent:
+            return (self.kv_lora_rank or 0) + (self.qk_rope_head_dim or 0)
+        return self.kv_width + self.value_width
+
+    @property
+    def decode_attention_flops(self) -> float:
+        """Of a new token's attention to one token of the past, in a layer: to the latent itself, where there
+        is one, by every head."""
+        if self.latent:
+            return 2.0 * self.num_attention_heads * (self.cached_width + (self.kv_lora_rank or 0))
+        return 2.0 * (self.query_width + self.output_width)
+
+    @property
+    def pair_attention_flops(self) -> float:
+        """Of a query-key pair of a prefill or of training, in a layer."""
+        return 2.0 * (self.query_width + self.output_width)
 
     @property
     def moe_layers(self) -> int:
@@ -166,9 +250,29 @@ class ModelShape(Strict):
         return 3 if self.gated_mlp else 2
 
     @property
+    def attention_matrices(self) -> tuple[tuple[int, int], ...]:
+        """(Inputs, outputs) of the projections of one layer: queries, keys, values, output; with latent
+        attention down to the latents and up from them."""
+        hidden, out = self.hidden_size, (self.output_width, self.hidden_size)
+        if not self.latent:
+            kv = (hidden, self.kv_width)
+            return (hidden, self.query_width), kv, (hidden, self.value_width), out
+        rank, made = self.kv_lora_rank or 0, (self.qk_nope_head_dim or 0) + (self.v_head_dim or 0)
+        down, up = (hidden, self.cached_width), (rank, self.num_attention_heads * made)
+        query = (hidden, self.query_width)
+        if self.q_lora_rank is None:
+            return query, down, up, out
+        return (hidden, self.q_lora_rank), (self.q_lora_rank, self.query_width), down, up, out
+
+    @property
     def attention_matrix_params(self) -> int:
-        """Of the four projections of one layer."""
-        return self.hidden_size * (2 * self.query_width + 2 * self.kv_width)
+        """Of the projections of one layer."""
+        return sum(inputs * outputs for inputs, outputs in self.attention_matrices)
+
+    @property
+    def replicated_attention_params(self) -> int:
+        """Of these, what every tensor-parallel device holds whole: the projections down to latents."""
+        return self.hidden_size * self.latent_width
 
     @property
     def dense_mlp_params(self) -> int:
@@ -202,6 +306,7 @@ class ModelShape(Strict):
         per_layer = self.attention_matrix_params + 2 * self.hidden_size
         per_layer += self.query_width + 2 * self.kv_width if self.qkv_bias else 0
         per_layer += 2 * self.head_size if self.qk_norm else 0
+        per_layer += (self.q_lora_rank or 0) + (self.kv_lora_rank or 0)  # their norms
         moe = self.routed_params + self.moe_layers * self.shared_mlp_params
         return self.num_hidden_layers * per_layer + self.dense_layers * self.dense_mlp_params + moe
 
@@ -227,9 +332,12 @@ class ModelShape(Strict):
         )
 
     def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel: int = 1) -> float:
-        """Keys and values of one token on one device; KV heads are replicated where there are too few."""
-        heads = max(1.0, self.kv_heads / tensor_parallel)
-        return 2.0 * self.num_hidden_layers * heads * self.head_size * bytes_per_element
+        """Keys and values of one token on one device; KV heads are replicated where there are too few, and a
+        latent always is."""
+        width = float(self.cached_width)
+        if not self.latent:
+            width *= max(1.0, self.kv_heads / tensor_parallel) / self.kv_heads
+        return self.num_hidden_layers * width * bytes_per_element
 
 
 def _recurrent_layers(config: Mapping[str, object]) -> str | None:
@@ -299,6 +407,22 @@ def _shape(
 
 _QWEN3: dict[str, Any] = {"head_dim": 128, "qk_norm": True}
 _EXPERTS: dict[str, Any] = _QWEN3 | {"num_experts": 128, "num_experts_per_tok": 8}
+_MLA: dict[str, Any] = {
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "moe_intermediate_size": 2048,
+    "num_experts_per_tok": 8,
+    "shared_expert_intermediate_size": 2048,
+}
+_MLA_SMALL: dict[str, Any] = _MLA | {
+    "moe_intermediate_size": 1408,
+    "num_experts": 64,
+    "num_experts_per_tok": 6,
+    "shared_expert_intermediate_size": 2816,
+    "num_dense_layers": 1,
+}
 MODELS: dict[str, ModelShape] = {
     "qwen2.5-0.5b": _shape(24, 896, 4864, 14, 2, 151936, True, qkv_bias=True),
     "qwen2.5-1.5b": _shape(28, 1536, 8960, 12, 2, 151936, True, qkv_bias=True),
@@ -324,7 +448,16 @@ MODELS: dict[str, ModelShape] = {
     "llama-3.3-70b": _shape(80, 8192, 28672, 64, 8, 128256),
     "deepseek-r1-distill-qwen-1.5b": _shape(28, 1536, 8960, 12, 2, 151936, qkv_bias=True),
     "mixtral-8x7b": _shape(32, 4096, 14336, 32, 8, 32000, num_experts=8, num_experts_per_tok=2),
+    "deepseek-v2-lite": _shape(27, 2048, 10944, 16, 16, 102400, **_MLA_SMALL),
+    "moonlight-16b-a3b": _shape(27, 2048, 11264, 16, 16, 163840, **_MLA_SMALL),
+    "deepseek-v3": _shape(
+        61, 7168, 18432, 128, 128, 129280, **_MLA, q_lora_rank=1536, num_experts=256, num_dense_layers=3
+    ),
+    "kimi-k2": _shape(
+        61, 7168, 18432, 64, 64, 163840, **_MLA, q_lora_rank=1536, num_experts=384, num_dense_layers=1
+    ),
 }
+MODELS |= {f"deepseek-{name}": MODELS["deepseek-v3"] for name in ("v3.1", "r1")}
 MODELS |= {f"qwen2-{size}": MODELS[f"qwen2.5-{size}"] for size in ("0.5b", "1.5b", "7b", "72b")}
 MODELS |= {f"deepseek-r1-distill-qwen-{size}": MODELS[f"qwen2.5-{size}"] for size in ("7b", "14b", "32b")}
 MODELS |= {f"deepseek-r1-distill-llama-{size}": MODELS[f"llama-3.1-{size}"] for size in ("8b", "70b")}

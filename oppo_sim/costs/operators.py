@@ -135,9 +135,12 @@ def layer_groups(
     kernel each, as in a serving engine.
     """
     shape, layers = split.shape, split.shape.num_hidden_layers
-    hidden, query, kv = shape.hidden_size, shape.query_width, shape.kv_width
-    projections = layers * shape.attention_matrix_params
-    groups = [_gemm(split, rows, projections, projections, layers * 2 * (hidden + query + kv))]
+    hidden, tp = shape.hidden_size, split.tensor_parallel
+    # What every device holds whole counts as many times as it is computed.
+    projections = layers * (shape.attention_matrix_params + (tp - 1) * shape.replicated_attention_params)
+    attended = shape.query_width + shape.output_width + shape.kv_width + shape.value_width
+    in_out = layers * (2 * hidden + attended + (1 + tp) * shape.latent_width)
+    groups = [_gemm(split, rows, projections, projections, in_out)]
     width = 0.0
     if shape.dense_layers:
         params = shape.dense_layers * shape.dense_mlp_params
@@ -163,7 +166,8 @@ def layer_groups(
     # between devices.
     per_row = (
         8.0 * layers * hidden
-        + (2.0 * layers * (query + kv) + shape.mlp_matrices * width) / split.tensor_parallel
+        + 2.0 * layers * shape.latent_width
+        + (2.0 * layers * shape.turned_width + shape.mlp_matrices * width) / tp
     )
     groups.append(_traffic(split, rows * per_row * split.activation_bytes))
     return tuple(groups)
@@ -183,10 +187,12 @@ def _unfused_bytes(split: Split, width: float) -> float:
     rotary = 10.0 * value
     copied = 2.0 * value  # For the attention kernel, which takes heads in another order.
     gate = (5.0 if shape.gated_mlp else 2.0) * value
-    turned = shape.query_width + shape.kv_width
-    heads = (rotary + (norm if shape.qk_norm else 0.0)) * turned + copied * (turned + shape.kv_width)
+    heads = (rotary + (norm if shape.qk_norm else 0.0)) * shape.turned_width
+    heads += copied * (shape.query_width + shape.kv_width + shape.value_width)
     of_layers = shape.num_hidden_layers * (
-        2.0 * (norm + residual) * shape.hidden_size + heads / split.tensor_parallel
+        2.0 * (norm + residual) * shape.hidden_size
+        + norm * shape.latent_width
+        + heads / split.tensor_parallel
     )
     return of_layers + gate * width / split.tensor_parallel
 
@@ -204,19 +210,25 @@ def head_groups(split: Split, rows: float, normalised: bool) -> tuple[Group, ...
 
 def decode_attention(split: Split, context: float, traffic_factor: float) -> Group:
     """Attention of one new token of each rollout over ``context`` tokens in all (proportional to it)."""
-    flops = 4.0 * split.shape.query_width * split.shape.num_hidden_layers * context / split.tensor_parallel
+    shape = split.shape
+    flops = shape.decode_attention_flops * shape.num_hidden_layers * context / split.tensor_parallel
     traffic = split.kv_bytes_per_token * traffic_factor * context
     return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
 
 
 def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
     """Attention of ``tokens`` new tokens over ``pairs`` query-key pairs, as one FlashAttention kernel a
-    layer."""
-    shape = split.shape
-    flops = 4.0 * shape.query_width * shape.num_hidden_layers * pairs / split.tensor_parallel
-    own = 2.0 * tokens * shape.num_hidden_layers * (shape.query_width + shape.kv_width)
+    layer. Latent attention reads keys and values that were made of the latents; those of the past are made
+    again, which is not counted."""
+    shape, layers = split.shape, split.shape.num_hidden_layers
+    flops = shape.pair_attention_flops * layers * pairs / split.tensor_parallel
+    made = shape.kv_width + shape.value_width
+    own = tokens * layers * (shape.query_width + shape.output_width + made)
     own = own * split.activation_bytes / split.tensor_parallel
-    traffic = own + split.kv_bytes_per_token * pairs / _QUERY_BLOCK
+    read = split.kv_bytes_per_token
+    if shape.latent:
+        read = layers * made * split.activation_bytes / split.tensor_parallel
+    traffic = own + read * pairs / _QUERY_BLOCK
     return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
 
 
@@ -238,8 +250,9 @@ def collectives_seconds(split: Split, rows: float) -> float:
     if split.sequence_parallel > 1:
         latency_s, bytes_per_s = split.sequence_link or split.rates.all_to_all
         degree = split.sequence_parallel
-        kv_width = max(shape.kv_heads, degree) * shape.head_size
-        size = rows * 2.0 * (shape.query_width + kv_width) * split.activation_bytes
+        repeated = max(shape.kv_heads, degree) / shape.kv_heads
+        size = shape.query_width + shape.output_width + repeated * (shape.kv_width + shape.value_width)
+        size *= rows * split.activation_bytes
         sent = size / split.tensor_parallel * (degree - 1) / degree
         seconds += shape.num_hidden_layers * (4 * latency_s + sent / bytes_per_s)
     if split.pipeline_parallel > 1:

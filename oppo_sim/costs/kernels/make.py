@@ -25,7 +25,7 @@ from oppo_sim.costs.kernels.table import (
     PrefillAttention,
     RowsTable,
 )
-from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.models import LATENT_FIELDS, ModelShape
 from oppo_sim.errors import OppoError
 
 PACKAGE: Final = "aiconfigurator-core"
@@ -43,8 +43,11 @@ CONTEXTS: Final = (0.5, 8, 16, 32, *(64 * k for k in sorted((*_TIMES, 48, 96, 20
 _PIECE: Final = 512
 """Tokens of a rollout that are computed together where it has a past."""
 _COLLECTIVES: Final = frozenset(
-    {"embedding_ar", "ar_1", "ar_2", "moe_pre_dispatch", "moe_post_dispatch", "p2p"}
+    {"embedding_ar", "ar_1", "ar_2", "tp_allreduce", "moe_pre_dispatch", "moe_post_dispatch", "p2p"}
 )
+_ATTENTION: Final = frozenset({"attention", "mla_block"})
+"""Latent attention was measured with its projections, from hidden vector to hidden vector."""
+_EXPERTS: Final = frozenset({"moe", "moe_overlap", "router_gemm", "moe_pre_dispatch", "moe_post_dispatch"})
 _MLP: Final = frozenset({"gate_ffn1_gemm", "act_gate", "ffn2_gemm"})
 _ONCE: Final = frozenset({"embedding", "embedding_ar", "logits_gemm", "p2p"})
 """Kernels of a model, not of a layer."""
@@ -82,7 +85,7 @@ class _Layers(NamedTuple):
         return float(sum(operator[1] for operator in found))
 
     def prefill_attention_ms(self, batch: int, new: int, past: int) -> float:
-        places = [kernel.place for kernel in self.prefill if kernel.name == "attention"]
+        places = [kernel.place for kernel in self.prefill if kernel.name in _ATTENTION]
         found = self.engine.evaluate_context_ops(places, batch_size=batch, s=new, prefix=past)
         return float(sum(operator[1] for operator in found))
 
@@ -159,7 +162,10 @@ def _kinds(shape: ModelShape) -> Iterator[tuple[dict[str, object], Callable[[str
         "max_position_embeddings": 131072,
         "torch_dtype": "bfloat16",
     }
-    dense = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    if shape.latent:
+        yield from _latent_kinds(shape, common)
+        return
+    dense: dict[str, object] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     experts = {
         "architectures": ["Qwen3MoeForCausalLM"],
         "model_type": "qwen3_moe",
@@ -178,6 +184,39 @@ def _kinds(shape: ModelShape) -> Iterator[tuple[dict[str, object], Callable[[str
     if shape.dense_layers:
         once = _ONCE if shape.moe_layers else frozenset()
         yield common | dense | {"num_hidden_layers": shape.dense_layers}, lambda name: name not in once
+
+
+def _latent_kinds(
+    shape: ModelShape, common: dict[str, object]
+) -> Iterator[tuple[dict[str, object], Callable[[str], bool]]]:
+    """Likewise of a model with latent attention, which the package knows of mixtures of experts alone, every
+    layer one: shared experts and all, and beside them the MLPs of the dense layers."""
+    if not shape.moe_layers:
+        raise OppoError(
+            "costs: kernels of latent attention were measured in mixtures of experts alone; take kind:"
+            " roofline"
+        )
+    width = shape.moe_intermediate_size or shape.intermediate_size
+    latent: dict[str, object] = {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "n_routed_experts": shape.num_experts,
+        "num_experts_per_tok": shape.num_experts_per_tok,
+        "moe_intermediate_size": width,
+        "n_shared_experts": shape.shared_expert_intermediate_size // width,
+        "first_k_dense_replace": 0,
+        **{name: getattr(shape, name) for name in LATENT_FIELDS},
+    }
+    yield common | latent | {"num_hidden_layers": shape.moe_layers}, lambda name: True
+    if shape.dense_layers:
+        of_experts = _ONCE | _EXPERTS
+        layers: dict[str, object] = {"num_hidden_layers": shape.dense_layers}
+        yield (
+            common | latent | layers,
+            lambda name: name not in of_experts and not name.startswith("shared_"),
+        )
+        dense = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+        yield common | dense | layers | {"num_key_value_heads": 1, "head_dim": 128}, lambda name: name in _MLP
 
 
 def _layers(query: KernelQuery, config: dict[str, object], keep: Callable[[str], bool]) -> _Layers:
@@ -218,7 +257,7 @@ def _layers(query: KernelQuery, config: dict[str, object], keep: Callable[[str],
 def _origin(layers: Sequence[_Layers]) -> KernelOrigin:
     found = {kernel.name: kernel.source for each in layers for kernel in each.decode}
     prefill = {kernel.name: kernel.source for each in layers for kernel in each.prefill}
-    found["prefill attention"] = prefill["attention"]
+    found["prefill attention"] = next(prefill[name] for name in _ATTENTION if name in prefill)
     return KernelOrigin(
         package=PACKAGE,
         package_version=version(PACKAGE),
@@ -235,7 +274,7 @@ def _rows(layers: Sequence[_Layers]) -> RowsTable:
 
     return RowsTable(
         tokens=TOKENS,
-        seconds=of(lambda name: name not in _COLLECTIVES and name not in ("attention", "logits_gemm")),
+        seconds=of(lambda name: name not in _COLLECTIVES | _ATTENTION | {"logits_gemm"}),
         collectives=of(lambda name: name in _COLLECTIVES),
         head=of(lambda name: name == "logits_gemm"),
     )
@@ -243,7 +282,7 @@ def _rows(layers: Sequence[_Layers]) -> RowsTable:
 
 def _decode_attention(layers: Sequence[_Layers], n_running: int, kv: int) -> float:
     """Milliseconds."""
-    return sum(each.decode_ms(lambda name: name == "attention", n_running, kv) for each in layers)
+    return sum(each.decode_ms(_ATTENTION.__contains__, n_running, kv) for each in layers)
 
 
 def pieces(tokens: float, mean_context: float) -> tuple[float, int, int]:

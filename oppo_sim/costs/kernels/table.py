@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, ValidationError
 
 from oppo_sim.costs.kernels.devices import KernelEngine
-from oppo_sim.costs.models import ModelShape, first_problem
+from oppo_sim.costs.models import LATENT_FIELDS, ModelShape, first_problem
 from oppo_sim.costs.profile import Grid, SecondsOrZero
 from oppo_sim.costs.strict import Count, Strict
 from oppo_sim.errors import OppoError
@@ -47,8 +47,8 @@ class KernelQuery(Strict):
     @property
     def name(self) -> str:
         """Of its file: the same for the same content."""
-        shape = json.dumps(self.shape.model_dump(mode="json"), sort_keys=True)
-        digest = hashlib.blake2b(shape.encode(), digest_size=6).hexdigest()
+        said = self.shape.model_dump(mode="json", exclude=None if self.shape.latent else set(LATENT_FIELDS))
+        digest = hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=6).hexdigest()
         dtype = self.dtype.replace("_", "-") + ("" if self.kv_cache_dtype == "bf16" else "-kvfp8")
         engine = f"{self.system}-{self.engine}-{self.version}-tp{self.tensor_parallel}"
         return f"{engine}-{dtype}-{digest}.json.gz"
@@ -104,7 +104,8 @@ class KernelTable(Strict):
 
 def kernel_shape(shape: ModelShape) -> ModelShape:
     """The shape as far as kernels depend on it, so that models of one shape share a table."""
-    resolved = {"num_key_value_heads": shape.kv_heads, "head_dim": shape.head_size}
+    head = None if shape.latent else shape.head_size
+    resolved = {"num_key_value_heads": shape.kv_heads, "head_dim": head}
     return shape.model_copy(update=_IRRELEVANT | resolved)
 
 

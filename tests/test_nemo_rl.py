@@ -18,19 +18,21 @@ def predicted() -> pd.DataFrame:
     return pd.read_csv(FOLDER / "predicted.csv")
 
 
-def test_scores_are_those_of_the_predictions(predicted: pd.DataFrame) -> None:
-    for found, stored in (
-        (nemo_rl.scored(predicted), "scored.csv"),
-        (nemo_rl.rows_on_policy(predicted), "on_policy.csv"),
-    ):
-        pd.testing.assert_frame_equal(found, pd.read_csv(FOLDER / stored), check_exact=False, rtol=1e-4)
+@pytest.mark.parametrize("of", ["", "latent_"])
+def test_scores_are_those_of_the_predictions(of: str) -> None:
+    found, table = pd.read_csv(FOLDER / f"{of}predicted.csv"), nemo_rl.rows(f"{of}rows.csv")
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    scored, on_policy = nemo_rl.scored(found, table), nemo_rl.rows_on_policy(found, table)
+    for made, stored in ((scored, "scored.csv"), (on_policy, "on_policy.csv")):
+        kept = pd.read_csv(FOLDER / f"{of}{stored}")
+        pd.testing.assert_frame_equal(made, kept, check_exact=False, rtol=1e-4)
+    assert nemo_rl.page_table(scored, table) in page
+    assert nemo_rl.page_table_on_policy(on_policy, table) in page
 
 
 def test_the_page_says_what_was_scored(predicted: pd.DataFrame) -> None:
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert nemo_rl.page_table(nemo_rl.scored(predicted)) in page
-    assert nemo_rl.page_table_on_policy(nemo_rl.rows_on_policy(predicted)) in page
-    for way, found in nemo_rl.summary(nemo_rl.scored(predicted)).items():
+    for way, found in nemo_rl.summary(nemo_rl.scored(predicted, nemo_rl.rows())).items():
         line = next(line for line in page.splitlines() if line.startswith(f"- **{way.capitalize()}**"))
         for said in (
             f"{100 * found['median']:.0f} % in the median",

@@ -2,6 +2,7 @@
 
     python experiments/nemo_rl/nemo_rl.py predict   # predicted.csv; reads no asynchronous seconds
     python experiments/nemo_rl/nemo_rl.py score     # scored.csv, figure.png
+    python experiments/nemo_rl/nemo_rl.py predict latent_rows.csv    # latent_predicted.csv; score likewise
 
 A row of rows.csv is a configuration of NVIDIA's table: release, GPUs, model, parallelism, mean length and the
 seconds of a step, mean of five. ``max_staleness`` 0 is on policy: all GPUs generate, then all train. Others
@@ -36,16 +37,18 @@ FOLDER = Path(__file__).parent
 DRAWS = 25
 PROMPT = 120
 """Tokens, assumed: the table tells the mean of prompt and response together."""
-NO_KERNELS = ("Qwen3-235B-A22B",)
+NO_KERNELS = ("Qwen3-235B-A22B", "DeepSeek-V3")
 """Measured on no device that is shipped: their costs are of the roofline."""
-ORGANISATION = {"Llama-3.1-8B-Instruct": "meta-llama"}
+ORGANISATION = {"Llama-3.1-8B-Instruct": "meta-llama", "DeepSeek-V3": "deepseek-ai"}
+SAMPLES = {"DeepSeek-V3": 16}
+"""Of a prompt, where not 32."""
 RESHARD = {"kind": "reshard", "sleep_level": 1}
 SETTING = ["release", "device", "model"]
 
 
-def rows() -> pd.DataFrame:
+def rows(name: str = "rows.csv") -> pd.DataFrame:
     """Configurations, as in the table, with what their recipes say."""
-    table = pd.read_csv(FOLDER / "rows.csv")
+    table = pd.read_csv(FOLDER / name)
     table.insert(0, "row", range(1, len(table) + 1))
     return table
 
@@ -81,7 +84,7 @@ def scenario_of(row: Any, lengths: Path) -> Scenario:
         "steps": steps,
         "warmup_steps": fills,
         "rollout_batch_size": row.rollout_batch_size,
-        "group_size": 32,
+        "group_size": SAMPLES.get(row.model, 32),
         "max_prompt_length": PROMPT,
         "max_response_length": longest - PROMPT,
         "rollout": {
@@ -176,9 +179,8 @@ def _predicted(base: Any, family: Sequence[Any]) -> list[tuple[int, str, int, fl
     return made
 
 
-def scored(predicted: pd.DataFrame) -> pd.DataFrame:
+def scored(predicted: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """A line a way and asynchronous row: seconds a step, and the speed-up over its row on policy."""
-    table = rows()
     measured = table.set_index("row")["step_s"]
     made = []
     for way, lines in predicted.groupby("way", sort=False):
@@ -194,9 +196,8 @@ def scored(predicted: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(made)
 
 
-def rows_on_policy(predicted: pd.DataFrame) -> pd.DataFrame:
+def rows_on_policy(predicted: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """A line a row on policy, unfitted: seconds a step, with the range of the priors."""
-    table = rows()
     steps = predicted[predicted["way"] == "unfitted"].pivot(index="draw", columns="row", values="step_s")
     kept = table[table["max_staleness"] == 0]
     quantiles = [np.quantile(steps[row][steps.index >= 0], (0.025, 0.975)) for row in kept["row"]]
@@ -232,9 +233,9 @@ def name_of(row: Any) -> str:
     return f"{row.model.removesuffix('-Instruct')}, {row.gpus} × {row.device}, {row.release}"
 
 
-def page_table(table: pd.DataFrame) -> str:
-    """Of README.md: a line an asynchronous row, both ways."""
-    told = {row.row: row for row in rows().itertuples()}
+def page_table(table: pd.DataFrame, of: pd.DataFrame) -> str:
+    """Of README.md: a line an asynchronous row, both ways. ``of``: the rows."""
+    told = {row.row: row for row in of.itertuples()}
     lines = [
         "| row | against | staleness | measured | unfitted (95 %) | error | observed (95 %) | error |",
         "|---|---|---|---|---|---|---|---|",
@@ -251,9 +252,9 @@ def page_table(table: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page_table_on_policy(table: pd.DataFrame) -> str:
-    """Of README.md: seconds of the rows on policy, unfitted."""
-    told = {row.row: row for row in rows().itertuples()}
+def page_table_on_policy(table: pd.DataFrame, of: pd.DataFrame) -> str:
+    """Of README.md: seconds of the rows on policy, unfitted. ``of``: the rows."""
+    told = {row.row: row for row in of.itertuples()}
     lines = ["| row | measured s | predicted s (95 %) | error |", "|---|---|---|---|"]
     for each in table.itertuples():
         error = f"{100 * (each.predicted_s / each.measured_s - 1):+.0f} %".replace("-", "−")
@@ -268,17 +269,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("predict", "score"))
-    if parser.parse_args(arguments).what == "predict":
-        predictions(rows()).to_csv(FOLDER / "predicted.csv", index=False, float_format="%.6g")
+    parser.add_argument("rows", nargs="?", default="rows.csv", help="file of configurations in this folder")
+    asked = parser.parse_args(arguments)
+    table, of = rows(asked.rows), asked.rows.removesuffix("rows.csv")
+    if asked.what == "predict":
+        predictions(table).to_csv(FOLDER / f"{of}predicted.csv", index=False, float_format="%.6g")
         return
-    predicted = pd.read_csv(FOLDER / "predicted.csv")
-    table = scored(predicted)
-    table.to_csv(FOLDER / "scored.csv", index=False, float_format="%.5g")
-    rows_on_policy(predicted).to_csv(FOLDER / "on_policy.csv", index=False, float_format="%.5g")
-    draw_figure(table)
-    print(page_table(table))
-    print(page_table_on_policy(rows_on_policy(predicted)))
-    print(json.dumps(summary(table), indent=1))
+    predicted = pd.read_csv(FOLDER / f"{of}predicted.csv")
+    found, on_policy = scored(predicted, table), rows_on_policy(predicted, table)
+    found.to_csv(FOLDER / f"{of}scored.csv", index=False, float_format="%.5g")
+    on_policy.to_csv(FOLDER / f"{of}on_policy.csv", index=False, float_format="%.5g")
+    if not of:
+        draw_figure(found)
+    print(page_table(found, table))
+    print(page_table_on_policy(on_policy, table))
+    print(json.dumps(summary(found), indent=1))
 
 
 def draw_figure(table: pd.DataFrame) -> None:

@@ -169,7 +169,7 @@ def _built(other: Other, world: World, replicas: int, training_gpus: int | None)
     sync = (
         {"kind": "online_refit", "fixed_s": 0.5, "convert_bytes_per_s": 2.0e10}
         if apart
-        else {"kind": "reshard"}
+        else {"kind": "reshard", "load_bytes_per_s": 6e9}  # the default, whatever the GPUs, when this was run
     )
     training: dict[str, Any] = {
         "num_ppo_epochs": 1,

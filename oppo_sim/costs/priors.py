@@ -49,7 +49,7 @@ _SPLITWISE = "vLLM of 2023, splitwise-sim"
 _MI300X = "verl steps, yushengsu-thu/verl_training_log (8 × MI300X)"
 _EXPERTS = "NeMo RL, steps of Qwen3-30B-A3B and 235B-A22B (H100, GB200): 18 to 45 % too fast"
 _RAY = "ray-project/ray @08444c4c, release/perf_metrics/microbenchmark.json"
-_SYNC = "verl, slime and NeMo RL, reports of 61 GB to 1.3 TB"
+_SYNC = "verl, slime and NeMo RL, reports of 15 GB to 1.3 TB"
 _PROFILE = "repeats of a calibration"
 
 TABLE: Final = (
@@ -93,7 +93,7 @@ TABLE: Final = (
         )
     ),
     Row("update_weights", "measured", 1.0, 0.05, _PROFILE),
-    Row("update_weights", "assumed", 1.0, 0.8, f"{_SYNC}: 4 to 36 GB/s where 10 is taken"),
+    Row("update_weights", "assumed", 1.0, 0.8, f"{_SYNC}: 2 to 87 GB/s where 10 is taken"),
     Row("gen_phase_s", "sleeps", 2.0, 1.0, f"{_VERL}: 0.6 to 1.5 s at 3B; larger models wake longer"),
     Row(
         "first_step_s",

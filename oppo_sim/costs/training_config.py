@@ -1,6 +1,6 @@
 """The ``training:`` section of a scenario: what PPO does with a batch. Names follow TRL and verl."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -31,7 +31,7 @@ class OnlineRefit(Strict):
     """The weights are converted and sent into the running engine: fixed_s + bytes/convert + bytes/link
     seconds.
 
-    The default rate is the middle of what frameworks report for 61 GB to 1.3 TB, 4 to 36 GB/s (docs/costs.md,
+    The default rate is the middle of what frameworks report for 15 GB to 1.3 TB, 2 to 87 GB/s (docs/costs.md,
     weight sync); it was one report's 1.06 GB/s (20 s for 20 GB). ``fixed_s`` is assumed.
     """
 
@@ -50,18 +50,26 @@ class SharedWeights(Strict):
     fixed_s: NonNegative = 0.0
 
 
+RESHARD_BYTES_PER_S: Final = 6e9
+"""Leaves 2 s of waking (``gen_phase_s``) of what verl takes on four A800 with 6 GB (2.4 s of ``gen`` that are
+not its slowest rollout) and on eight A100 with 15 GB (4.4 s, ``timing_s/reshard``): develop runs of
+experiments/public_gpu."""
+RESHARD_SCALING: Final = 0.3
+"""Exponent of the number of nodes of 8 GPUs: each holds a part of the weights."""
+
+
 class Reshard(Strict):
     """The trained shards are gathered and loaded by an engine on the same devices (verl's hybrid engine):
     fixed_s + bytes/load + bytes/link seconds. Colocated only.
 
-    The default leaves 2 s of waking (``gen_phase_s``) of what verl takes on A800 with 6 GB (2.4 s of ``gen``
-    that are not its slowest rollout) and on A100 with 15 GB (4.4 s, ``timing_s/reshard``): the develop runs
-    of experiments/public_gpu.
+    The default rate is ``RESHARD_BYTES_PER_S`` of up to 8 GPUs, and 1.23 times as much for each doubling
+    (``RESHARD_SCALING``), as 6 GB to 1.3 TB on 4 to 256 GPUs were reported (docs/costs.md, weight sync).
     """
 
     kind: Literal["reshard"]
     fixed_s: NonNegative = 0.0
-    load_bytes_per_s: Positive = 6e9
+    load_bytes_per_s: Positive | None = None
+    """Of the whole model; None: by the number of GPUs."""
     sleep_level: Literal[1, 2] = 2
     """What an engine that sleeps while training runs (``costs.rollout.sleep_mode``) does with its weights: 2
     discards them, 1 copies them to host memory first, at ``sleep_bytes_per_s`` a device."""

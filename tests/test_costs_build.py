@@ -329,6 +329,27 @@ def test_state_bytes_follow_zero() -> None:
 # ---- roofline from its section -----------------------------------------------------------------------------
 
 
+def test_states_of_linear_attention_take_the_place_of_keys_and_values() -> None:
+    costs = {"actor_model": "qwen3.5-35b-a3b", "reward_model": {"kind": "verifier"}}
+    costs["rollout"] = {"tensor_parallel": 2}
+    training = TrainingConfig(num_gpus=64, sharding="full", critic="none")
+
+    def capacity(rollouts: int, **more: object) -> int:
+        built = roofline(
+            training, costs, colocated_training=False, num_replicas=2, rollout_batch_size=rollouts, **more
+        )
+        return built.actor_kv_capacity_tokens or 0
+
+    shape = MODELS["qwen3.5-35b-a3b"]
+    states = 128 * shape.state_bytes_per_rollout(2) / shape.kv_bytes_per_token(2.0, 2)
+    assert capacity(256) - capacity(512) == pytest.approx(states, abs=1)
+    assert capacity(512, max_num_seqs=128) == capacity(256)
+    with pytest.raises(
+        OppoError, match=r"states of linear attention of 4096 rollouts 131\.9 GB.*rollout\.max_num_seqs"
+    ):
+        capacity(8192)
+
+
 def test_kv_capacity_by_hand() -> None:
     # One H200, nothing beside the actor: 0.9 · 141 · 2^30 − 2 · 7,615,616,512 − 8,192 · 196,608 (activations
     # of one layer), 57,344 a token.

@@ -13,6 +13,7 @@ import pytest
 
 from oppo_sim.cli.main import run
 from oppo_sim.costs.devices import find_device
+from oppo_sim.costs.hosts import HOSTS
 from oppo_sim.costs.interpolate import bilinear, linear
 from oppo_sim.costs.kernels import lookup, make
 from oppo_sim.costs.kernels.devices import STAND_INS, SYSTEMS, KernelSource
@@ -131,6 +132,20 @@ def test_latent_attention_is_bound_by_the_latents_that_every_device_reads() -> N
     )
     at = found.rows.tokens.index(256)
     assert 0.8 < found.rows.seconds[at] / experts.rows.seconds[at] < 1.0
+
+
+def test_linear_attention_is_bound_by_the_states_that_a_decode_step_reads_and_writes() -> None:
+    shape = MODELS["qwen3.5-35b-a3b"]
+    found = make.make_table(query(shape, system="h100_sxm"))
+    attention = found.decode_attention
+    short = attention.kv_per_rollout.index(31)
+    few, many = (attention.seconds[attention.n_running.index(n)][short] for n in (128, 512))
+    at_peak = 30 * 2 * 4 * 32 * 128 * 128 / find_device("H100").hbm_bytes_per_s
+    assert 1.0 < (many - few) / (512 - 128) / at_peak < 1.5
+    # The roofline, which has nothing of these kernels, beside them.
+    roofline = RooflineEngine(shape, find_device("H100"), 1, "bf16", host=HOSTS["trtllm"])
+    for n, kv in ((16, 1000), (64, 8000), (256, 1000)):
+        assert roofline.decode_time(n, n * kv) == pytest.approx(decode_s(found, n, kv), rel=0.25)
 
 
 def test_latent_attention_without_experts_was_not_measured() -> None:

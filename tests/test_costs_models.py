@@ -58,6 +58,26 @@ MOONLIGHT: dict[str, object] = {
     "vocab_size": 163840,
     "tie_word_embeddings": False,
 }
+QWEN35: dict[str, object] = {
+    "model_type": "qwen3_5_moe_text",
+    "num_hidden_layers": 40,
+    "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
+    "hidden_size": 2048,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "attn_output_gate": True,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "vocab_size": 248320,
+}
 
 
 # Totals of the safetensors headers as shown on the models' public pages; of the smallest two of Qwen3 without
@@ -181,6 +201,39 @@ def test_latent_attention_caches_a_latent_and_a_rotary_key_on_every_device() -> 
     large = MODELS["deepseek-v3"]
     # "37B activated": the head counts, the embedding does not.
     assert large.active_matrix_params + large.lm_head_params == pytest.approx(37e9, rel=0.015)
+
+
+# Counted by transformers' Qwen3NextForCausalLM, Qwen3_5ForCausalLM and Qwen3_5MoeForCausalLM of the public
+# config.json, text alone.
+@pytest.mark.parametrize(
+    ("name", "parameters", "active"),
+    [
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", 79_674_391_296, 3e9),
+        ("Qwen/Qwen3.5-27B", 26_895_998_464, 27e9),
+        ("Qwen/Qwen3.5-35B-A3B", 34_660_610_688, 3e9),
+        ("Qwen/Qwen3.5-122B-A10B", 122_111_526_912, 10e9),
+        ("Qwen/Qwen3.5-397B-A17B", 396_346_350_336, 17e9),
+    ],
+)
+def test_linear_attention_has_the_parameters_of_the_public_models(
+    name: str, parameters: int, active: float
+) -> None:
+    shape = find_model(name)
+    assert shape.parameters == parameters
+    assert shape.active_matrix_params + shape.lm_head_params == pytest.approx(active, rel=0.2)
+    assert shape.num_linear_layers == 3 * shape.attention_layers
+
+
+def test_linear_attention_keeps_a_state_of_each_rollout_in_place_of_keys_and_values() -> None:
+    shape = ModelShape.from_hf_config(QWEN35)
+    assert shape == MODELS["qwen3.5-35b-a3b"]
+    assert shape.kv_bytes_per_token(2.0) == 10 * 2 * 2 * 256 * 2
+    # 32 heads of 128 x 128 in 32 bits; three inputs of a convolution of 2 x 2048 + 4096 columns in 16.
+    assert shape.state_bytes_per_rollout() == 30 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
+    assert shape.state_bytes_per_rollout(4) == shape.state_bytes_per_rollout() / 4
+    # Qwen3-Next says how often a layer has full attention, not which.
+    by_interval = {**QWEN35, "layer_types": None, "full_attention_interval": 4}
+    assert ModelShape.from_hf_config(by_interval) == shape
 
 
 def test_kv_bytes_per_token() -> None:

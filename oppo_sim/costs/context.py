@@ -31,6 +31,8 @@ class CostContext:
     """Gradients and gathered weights cross the links between nodes."""
     sync_spans_nodes: bool = False
     """New weights cross it on their way to the rollout replicas."""
+    max_num_seqs: int | None = None
+    """Rollouts that a replica decodes at once, at most; None: as many as memory holds."""
     trains_experts: bool = False
     """The actor is a mixture of experts."""
 

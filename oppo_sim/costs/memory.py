@@ -41,9 +41,11 @@ def adapter_parameters(shape: ModelShape, rank: int) -> int:
         return projections * (hidden + width)
 
     attention = sum(inputs + outputs for inputs, outputs in shape.attention_matrices)
+    linear = sum(inputs + outputs for inputs, outputs in shape.linear_matrices)
     experts = shape.num_experts * mlp(shape.moe_intermediate_size or shape.intermediate_size)
     experts += mlp(shared) if shared else 0
-    return rank * (layers * attention + dense * mlp(shape.intermediate_size) + (layers - dense) * experts)
+    attention = shape.attention_layers * attention + shape.num_linear_layers * linear
+    return rank * (attention + dense * mlp(shape.intermediate_size) + (layers - dense) * experts)
 
 
 def weight_bytes(shape: ModelShape, dtype: Dtype, has_head: bool) -> float:
@@ -131,11 +133,13 @@ def layer_activation_bytes(shape: ModelShape, dtype: Dtype = "bf16") -> float:
         used = shape.num_experts_per_tok * (shape.moe_intermediate_size or mlp)
         used += shape.shared_expert_intermediate_size
         mlp = max(used, mlp if shape.num_dense_layers else 0)
+    attention = shape.query_width + shape.output_width + shape.kv_width + shape.value_width
+    attention += shape.latent_width + (shape.output_width if shape.attn_output_gate else 0)
+    # Before and after the convolution, the output before and after its gate, the gate.
+    linear = 2.0 * (2.0 * shape.linear_key_width + shape.linear_value_width) + 3.0 * shape.linear_value_width
+    mixed = shape.attention_layers * attention + shape.num_linear_layers * linear
     values = (
-        4.0 * shape.hidden_size
-        + (shape.query_width + shape.output_width + shape.kv_width + shape.value_width)
-        + shape.latent_width
-        + (4.0 if shape.gated_mlp else 2.0) * mlp
+        4.0 * shape.hidden_size + mixed / shape.num_hidden_layers + (4.0 if shape.gated_mlp else 2.0) * mlp
     )
     return values * value_bytes(dtype)
 

@@ -30,13 +30,29 @@ _FIELDS = (
     "qk_nope_head_dim",
     "qk_rope_head_dim",
     "v_head_dim",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
 )
 
 
 LATENT_FIELDS: Final = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 """Of multi-head latent attention (MLA)."""
+LINEAR_FIELDS: Final = (
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+)
+"""Of layers with linear attention (Gated DeltaNet)."""
+_STATE_BYTES: Final = 4.0
+"""Of an element of a linear-attention layer's state, which engines keep in 32 bits."""
 _KINDS_OF_LAYERS: Final = ("layer_types", "layers_block_type", "attn_type_list")
-_RECURRENT_KINDS: Final = ("linear_attention", "mamba", "mamba2", "recurrent", 0)
+_LINEAR: Final = "linear_attention"
+_RECURRENT_KINDS: Final = (_LINEAR, "mamba", "mamba2", "recurrent", 0)
 """Of a layer, in these lists; 0 is MiniMax's lightning attention."""
 _RECURRENT_FIELDS: Final = (
     "linear_num_value_heads",
@@ -88,6 +104,16 @@ class ModelShape(Strict):
     qk_rope_head_dim: Count | None = None
     v_head_dim: Count | None = None
     """Columns of a value."""
+    attn_output_gate: bool = False
+    """Whether attention's output is multiplied with a gate, as wide as the queries."""
+    num_linear_layers: int = 0
+    """Layers with linear attention (Yang et al., "Gated Delta Networks", 2024), which keep a state of each
+    rollout in place of keys and values."""
+    linear_num_key_heads: Count | None = None
+    linear_num_value_heads: Count | None = None
+    linear_key_head_dim: Count | None = None
+    linear_value_head_dim: Count | None = None
+    linear_conv_kernel_dim: Count | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "ModelShape":
@@ -95,6 +121,15 @@ class ModelShape(Strict):
         needed = [name for name in LATENT_FIELDS if name != "q_lora_rank"]
         if given and (missing := [name for name in needed if name not in given]):
             raise ValueError(f"latent attention needs {', '.join(missing)}, too")
+        given = [name for name in LINEAR_FIELDS if getattr(self, name) is not None]
+        if self.num_linear_layers and (missing := [name for name in LINEAR_FIELDS if name not in given]):
+            raise ValueError(f"layers with linear attention need {', '.join(missing)}, too")
+        if not 0 <= self.num_linear_layers < self.num_hidden_layers:
+            raise ValueError(
+                f"num_linear_layers must be 0 to {self.num_hidden_layers - 1}, not {self.num_linear_layers}"
+            )
+        if given and not self.num_linear_layers:
+            raise ValueError(f"{given[0]} is given, and num_linear_layers is 0")
         if not self.latent and self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of {self.num_attention_heads} heads; give"
@@ -129,10 +164,11 @@ class ModelShape(Strict):
                 f"model config ({kind}): sparse attention (index_topk) is not modelled; measure a profile"
                 " instead"
             )
-        if (recurrent := _recurrent_layers(config)) is not None:
+        linear = _linear_layers(config)
+        if not linear and (recurrent := _recurrent_layers(config)) is not None:
             raise OppoError(
-                f"model config ({kind}): layers without a KV cache ({recurrent}: linear attention or a state"
-                " space) are not modelled; measure a profile instead"
+                f"model config ({kind}): layers without a KV cache ({recurrent}: a state space, or linear"
+                " attention that is no Gated DeltaNet) are not modelled; measure a profile instead"
             )
         config = _with_llama4_experts(config, kind)
         fields: dict[str, object] = {name: config[name] for name in _FIELDS if config.get(name) is not None}
@@ -141,6 +177,11 @@ class ModelShape(Strict):
         else:
             for name in LATENT_FIELDS:
                 fields.pop(name, None)
+        if linear:
+            fields["num_linear_layers"] = linear
+        else:
+            for name in LINEAR_FIELDS:
+                fields.pop(name, None)
         experts = next(
             (config[n] for n in ("num_experts", "num_local_experts", "n_routed_experts") if config.get(n)), 0
         )
@@ -148,6 +189,8 @@ class ModelShape(Strict):
         if experts:
             fields["num_experts"] = experts
             fields["num_dense_layers"] = _dense_layers(config, layers if isinstance(layers, int) else 0)
+            if not fields["num_dense_layers"] and "moe_intermediate_size" in fields:
+                fields.setdefault("intermediate_size", fields["moe_intermediate_size"])  # of no layer
             shared, width = config.get("n_shared_experts"), fields.get("moe_intermediate_size")
             if isinstance(shared, int) and isinstance(width, int):
                 fields["shared_expert_intermediate_size"] = shared * width
@@ -159,6 +202,7 @@ class ModelShape(Strict):
             config.get("attention_bias", config.get("qkv_bias", kind in ("qwen2", "qwen2_moe")))
         )
         fields["qk_norm"] = kind.startswith("qwen3")
+        fields["attn_output_gate"] = bool(config.get("attn_output_gate", kind.startswith("qwen3_next")))
         fields["gated_mlp"] = kind not in _NOT_GATED
         try:
             return cls.model_validate(fields)
@@ -237,6 +281,52 @@ class ModelShape(Strict):
         return 2.0 * (self.query_width + self.output_width)
 
     @property
+    def attention_layers(self) -> int:
+        """Layers with keys and values."""
+        return self.num_hidden_layers - self.num_linear_layers
+
+    @property
+    def linear_key_width(self) -> int:
+        """Columns of all keys of a linear-attention layer; as many of the queries."""
+        return (self.linear_num_key_heads or 0) * (self.linear_key_head_dim or 0)
+
+    @property
+    def linear_value_width(self) -> int:
+        """Columns of all its values; as many of its output and of the output's gate."""
+        return (self.linear_num_value_heads or 0) * (self.linear_value_head_dim or 0)
+
+    @property
+    def linear_matrices(self) -> tuple[tuple[int, int], ...]:
+        """(Inputs, outputs) of the projections of a linear-attention layer: queries, keys, values and gate;
+        decay and rate of each value head; output."""
+        made = 2 * self.linear_key_width + 2 * self.linear_value_width
+        heads = 2 * (self.linear_num_value_heads or 0)
+        return (
+            (self.hidden_size, made),
+            (self.hidden_size, heads),
+            (self.linear_value_width, self.hidden_size),
+        )
+
+    @property
+    def linear_matrix_params(self) -> int:
+        """Of these projections; 0 without such layers."""
+        return (
+            sum(inputs * outputs for inputs, outputs in self.linear_matrices) if self.num_linear_layers else 0
+        )
+
+    @property
+    def linear_state_size(self) -> int:
+        """Elements of a rollout's state in a linear-attention layer."""
+        return self.linear_value_width * (self.linear_key_head_dim or 0)
+
+    def state_bytes_per_rollout(self, tensor_parallel: int = 1) -> float:
+        """What linear-attention layers keep of a rollout on one device: the state, and the last inputs of the
+        convolution in 16 bits."""
+        inputs = 2 * self.linear_key_width + self.linear_value_width
+        kept = _STATE_BYTES * self.linear_state_size + 2.0 * inputs * ((self.linear_conv_kernel_dim or 1) - 1)
+        return self.num_linear_layers * kept / tensor_parallel
+
+    @property
     def moe_layers(self) -> int:
         return self.num_hidden_layers - self.num_dense_layers if self.num_experts else 0
 
@@ -255,8 +345,8 @@ class ModelShape(Strict):
         attention down to the latents and up from them."""
         hidden, out = self.hidden_size, (self.output_width, self.hidden_size)
         if not self.latent:
-            kv = (hidden, self.kv_width)
-            return (hidden, self.query_width), kv, (hidden, self.value_width), out
+            kv, gated = (hidden, self.kv_width), 2 if self.attn_output_gate else 1
+            return (hidden, gated * self.query_width), kv, (hidden, self.value_width), out
         rank, made = self.kv_lora_rank or 0, (self.qk_nope_head_dim or 0) + (self.v_head_dim or 0)
         down, up = (hidden, self.cached_width), (rank, self.num_attention_heads * made)
         query = (hidden, self.query_width)
@@ -303,12 +393,23 @@ class ModelShape(Strict):
     @property
     def layer_params(self) -> int:
         """All layers, with norms and biases, without embeddings, final norm and head."""
-        per_layer = self.attention_matrix_params + 2 * self.hidden_size
+        per_layer = self.attention_matrix_params
         per_layer += self.query_width + 2 * self.kv_width if self.qkv_bias else 0
         per_layer += 2 * self.head_size if self.qk_norm else 0
         per_layer += (self.q_lora_rank or 0) + (self.kv_lora_rank or 0)  # their norms
         moe = self.routed_params + self.moe_layers * self.shared_mlp_params
-        return self.num_hidden_layers * per_layer + self.dense_layers * self.dense_mlp_params + moe
+        linear = self.linear_matrix_params
+        if self.num_linear_layers:
+            inputs = 2 * self.linear_key_width + self.linear_value_width
+            linear += inputs * (self.linear_conv_kernel_dim or 1) + 2 * (self.linear_num_value_heads or 0)
+            linear += self.linear_value_head_dim or 0
+        return (
+            self.num_hidden_layers * 2 * self.hidden_size
+            + self.attention_layers * per_layer
+            + self.num_linear_layers * linear
+            + self.dense_layers * self.dense_mlp_params
+            + moe
+        )
 
     @property
     def parameters(self) -> int:
@@ -326,7 +427,8 @@ class ModelShape(Strict):
         """Matrix parameters of the layers that one token is multiplied with."""
         moe = self.moe_layers * (self.num_experts_per_tok * self.expert_params + self.shared_mlp_params)
         return (
-            self.num_hidden_layers * self.attention_matrix_params
+            self.attention_layers * self.attention_matrix_params
+            + self.num_linear_layers * self.linear_matrix_params
             + self.dense_layers * self.dense_mlp_params
             + moe
         )
@@ -337,7 +439,20 @@ class ModelShape(Strict):
         width = float(self.cached_width)
         if not self.latent:
             width *= max(1.0, self.kv_heads / tensor_parallel) / self.kv_heads
-        return self.num_hidden_layers * width * bytes_per_element
+        return self.attention_layers * width * bytes_per_element
+
+
+def _linear_layers(config: Mapping[str, object]) -> int:
+    """Layers of Gated DeltaNet; 0 for a model of another kind."""
+    if not all(config.get(name) for name in LINEAR_FIELDS):
+        return 0
+    layers, kinds = config.get("num_hidden_layers"), config.get("layer_types")
+    if isinstance(kinds, list | tuple):
+        return sum(kind == _LINEAR for kind in kinds)
+    stride = config.get("full_attention_interval", 4)  # Qwen3-Next's default
+    if not isinstance(layers, int) or not isinstance(stride, int) or stride < 1:
+        raise OppoError("model config: full_attention_interval is not what a config.json holds")
+    return layers - layers // stride
 
 
 def _recurrent_layers(config: Mapping[str, object]) -> str | None:
@@ -423,6 +538,25 @@ _MLA_SMALL: dict[str, Any] = _MLA | {
     "shared_expert_intermediate_size": 2816,
     "num_dense_layers": 1,
 }
+_GDN: dict[str, Any] = {
+    "head_dim": 256,
+    "qk_norm": True,
+    "attn_output_gate": True,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
+
+
+def _qwen35_moe(layers: int, hidden: int, heads: int, experts: int, width: int, **more: Any) -> ModelShape:
+    """With linear attention in three of four layers, and experts in all, one of them shared."""
+    return _shape(
+        layers, hidden, width, heads, 2, 248320, **_GDN, num_experts=experts, moe_intermediate_size=width,
+        shared_expert_intermediate_size=width, num_linear_layers=layers * 3 // 4, **more,
+    )  # fmt: skip
+
+
 MODELS: dict[str, ModelShape] = {
     "qwen2.5-0.5b": _shape(24, 896, 4864, 14, 2, 151936, True, qkv_bias=True),
     "qwen2.5-1.5b": _shape(28, 1536, 8960, 12, 2, 151936, True, qkv_bias=True),
@@ -458,6 +592,21 @@ MODELS: dict[str, ModelShape] = {
     ),
 }
 MODELS |= {f"deepseek-{name}": MODELS["deepseek-v3"] for name in ("v3.1", "r1")}
+MODELS |= {
+    "qwen3-next-80b-a3b": _qwen35_moe(
+        48, 2048, 16, 512, 512, num_experts_per_tok=10, linear_num_value_heads=32
+    ).model_copy(update={"vocab_size": 151936}),
+    "qwen3.5-27b": _shape(
+        64, 5120, 17408, 24, 4, 248320, **_GDN, linear_num_value_heads=48, num_linear_layers=48
+    ),
+    "qwen3.5-35b-a3b": _qwen35_moe(40, 2048, 16, 256, 512, num_experts_per_tok=8, linear_num_value_heads=32),
+    "qwen3.5-122b-a10b": _qwen35_moe(
+        48, 3072, 32, 256, 1024, num_experts_per_tok=8, linear_num_value_heads=64
+    ),
+    "qwen3.5-397b-a17b": _qwen35_moe(
+        60, 4096, 32, 512, 1024, num_experts_per_tok=10, linear_num_value_heads=64
+    ),
+}
 MODELS |= {f"qwen2-{size}": MODELS[f"qwen2.5-{size}"] for size in ("0.5b", "1.5b", "7b", "72b")}
 MODELS |= {f"deepseek-r1-distill-qwen-{size}": MODELS[f"qwen2.5-{size}"] for size in ("7b", "14b", "32b")}
 MODELS |= {f"deepseek-r1-distill-llama-{size}": MODELS[f"llama-3.1-{size}"] for size in ("8b", "70b")}

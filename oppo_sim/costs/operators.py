@@ -19,6 +19,9 @@ _SOFTMAX_BYTES_PER_LOGIT = 24.0
 """Logits in bf16 read, then fp32 copies: cast, softmax and draw (or pick), each read and written."""
 _QUERY_BLOCK = 128.0
 """Queries that share one pass over the keys in a FlashAttention kernel (Dao, "FlashAttention-2", 2023)."""
+_CHUNK = 64.0
+"""Tokens that a kernel of linear attention runs at once (Yang et al., "Gated Delta Networks", 2024, §3.3)."""
+_STATE_BYTES = 4.0
 
 
 class Rates(NamedTuple):
@@ -137,9 +140,13 @@ def layer_groups(
     shape, layers = split.shape, split.shape.num_hidden_layers
     hidden, tp = shape.hidden_size, split.tensor_parallel
     # What every device holds whole counts as many times as it is computed.
-    projections = layers * (shape.attention_matrix_params + (tp - 1) * shape.replicated_attention_params)
+    full, linear = shape.attention_layers, shape.num_linear_layers
+    projections = full * (shape.attention_matrix_params + (tp - 1) * shape.replicated_attention_params)
+    projections += linear * shape.linear_matrix_params
     attended = shape.query_width + shape.output_width + shape.kv_width + shape.value_width
-    in_out = layers * (2 * hidden + attended + (1 + tp) * shape.latent_width)
+    attended += shape.query_width if shape.attn_output_gate else 0
+    in_out = full * (2 * hidden + attended + (1 + tp) * shape.latent_width)
+    in_out += linear * (2 * hidden + 2 * shape.linear_key_width + 3 * shape.linear_value_width)
     groups = [_gemm(split, rows, projections, projections, in_out)]
     width = 0.0
     if shape.dense_layers:
@@ -166,11 +173,45 @@ def layer_groups(
     # between devices.
     per_row = (
         8.0 * layers * hidden
-        + 2.0 * layers * shape.latent_width
-        + (2.0 * layers * shape.turned_width + shape.mlp_matrices * width) / tp
+        + 2.0 * full * shape.latent_width
+        + (2.0 * full * shape.turned_width + shape.mlp_matrices * width) / tp
+        + _gates(shape) / tp
     )
     groups.append(_traffic(split, rows * per_row * split.activation_bytes))
     return tuple(groups)
+
+
+def _gates(shape: ModelShape) -> float:
+    """Values that a token's gates and convolutions read and write beside attention: an output gate, and in
+    linear attention the convolution of queries, keys and values, and the output's norm with its gate."""
+    gate = 3.0 * shape.output_width if shape.attn_output_gate else 0.0
+    convolved = 2.0 * (2.0 * shape.linear_key_width + shape.linear_value_width)
+    return shape.attention_layers * gate + shape.num_linear_layers * (
+        convolved + 3.0 * shape.linear_value_width
+    )
+
+
+def recurrence_groups(split: Split, rows: float, decode: bool) -> tuple[Group, ...]:
+    """The states of linear-attention layers (Gated DeltaNet): a decode step reads and writes that of each of
+    ``rows`` rollouts; ``rows`` tokens of a prefill or of training take it a chunk further at a time.
+
+    A head with keys of k and values of v columns: 7·k·v operations for a token by itself; in chunks of c
+    tokens 2·c·(3·k + 2·v) + c² + 6·k·v (the paper's §3.3). Nothing where a model has no such layers.
+    """
+    shape = split.shape
+    if not shape.num_linear_layers:
+        return ()
+    heads, state = shape.linear_num_value_heads or 0, float(shape.linear_state_size)
+    key, value = shape.linear_key_head_dim or 0, shape.linear_value_head_dim or 0
+    moved = 2.0 * _STATE_BYTES * state
+    flops = 7.0 * state
+    if not decode:
+        flops = heads * (2.0 * _CHUNK * (3 * key + 2 * value) + _CHUNK**2 + 6.0 * key * value)
+        own = 2.0 * shape.linear_key_width + 2.0 * shape.linear_value_width
+        moved = moved / _CHUNK + own * split.activation_bytes
+    of_all = rows * shape.num_linear_layers / split.tensor_parallel
+    flops, moved = of_all * flops, of_all * moved
+    return (Group(flops / split.rates.attention, moved / split.rates.memory, flops, moved),)
 
 
 def _unfused_bytes(split: Split, width: float) -> float:
@@ -189,12 +230,9 @@ def _unfused_bytes(split: Split, width: float) -> float:
     gate = (5.0 if shape.gated_mlp else 2.0) * value
     heads = (rotary + (norm if shape.qk_norm else 0.0)) * shape.turned_width
     heads += copied * (shape.query_width + shape.kv_width + shape.value_width)
-    of_layers = shape.num_hidden_layers * (
-        2.0 * (norm + residual) * shape.hidden_size
-        + norm * shape.latent_width
-        + heads / split.tensor_parallel
-    )
-    return of_layers + gate * width / split.tensor_parallel
+    of_layers = shape.num_hidden_layers * 2.0 * (norm + residual) * shape.hidden_size
+    of_layers += shape.attention_layers * (norm * shape.latent_width + heads / split.tensor_parallel)
+    return of_layers + (gate * width + value * _gates(shape)) / split.tensor_parallel
 
 
 def head_groups(split: Split, rows: float, normalised: bool) -> tuple[Group, ...]:
@@ -211,7 +249,7 @@ def head_groups(split: Split, rows: float, normalised: bool) -> tuple[Group, ...
 def decode_attention(split: Split, context: float, traffic_factor: float) -> Group:
     """Attention of one new token of each rollout over ``context`` tokens in all (proportional to it)."""
     shape = split.shape
-    flops = shape.decode_attention_flops * shape.num_hidden_layers * context / split.tensor_parallel
+    flops = shape.decode_attention_flops * shape.attention_layers * context / split.tensor_parallel
     traffic = split.kv_bytes_per_token * traffic_factor * context
     return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
 
@@ -220,7 +258,7 @@ def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
     """Attention of ``tokens`` new tokens over ``pairs`` query-key pairs, as one FlashAttention kernel a
     layer. Latent attention reads keys and values that were made of the latents; those of the past are made
     again, which is not counted."""
-    shape, layers = split.shape, split.shape.num_hidden_layers
+    shape, layers = split.shape, split.shape.attention_layers
     flops = shape.pair_attention_flops * layers * pairs / split.tensor_parallel
     made = shape.kv_width + shape.value_width
     own = tokens * layers * (shape.query_width + shape.output_width + made)

@@ -125,6 +125,8 @@ def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
             parts.models.actor, rollout.dtype
         )
         items = [*_rollout_items(parts), Item("activations", activations / rollout.tensor_parallel)]
+        if parts.models.actor.num_linear_layers:
+            items.append(_recurrent_states(parts))
         return _Need(items, kv_bytes_per_token)
 
     def device(parts: Parts) -> _Need:
@@ -136,10 +138,22 @@ def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
         return _Need(items, kv_bytes_per_token)
 
     cure = "raise rollout.tensor_parallel or gpu_memory_utilization, or take a larger device"
+    if parts.models.actor.num_linear_layers:
+        cure = f"lower rollout.max_num_seqs, {cure}"
     share = parts.rollout.gpu_memory_utilization
     shares = ((device, max(share, _DEVICE_SHARE)), (engine, share))
     left = min(_left("rollout", parts, parts.devices.rollout, each, need, cure) for need, each in shares)
     return math.floor(left / kv_bytes_per_token)
+
+
+def _recurrent_states(parts: Parts) -> Item:
+    """Of the rollouts of a batch that a replica has, or of as many as it may run."""
+    context, degree = parts.context, parts.rollout.tensor_parallel
+    at_once = math.ceil(context.rollout_batch_size / context.num_replicas)
+    if context.max_num_seqs is not None:
+        at_once = min(at_once, context.max_num_seqs)
+    size = at_once * parts.models.actor.state_bytes_per_rollout(degree)
+    return Item(f"states of linear attention of {at_once} rollouts", size)
 
 
 def check_scoring(parts: Parts) -> None:

@@ -22,6 +22,7 @@ from oppo_sim.costs.operators import (
     forward_terms,
     head_groups,
     layer_groups,
+    recurrence_groups,
 )
 from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.training_config import RESHARD_BYTES_PER_S, RESHARD_SCALING, TrainingConfig
@@ -328,6 +329,7 @@ class RooflineTraining:
                 split,
                 lambda tokens, touched: (
                     *layer_groups(split, tokens, touched, fused=self.devices.fused_kernels),
+                    *recurrence_groups(split, tokens, decode=False),
                     *self._head(model, tokens),
                 ),
                 model.shape.num_hidden_layers * self._achieved.layer_latency_s,

@@ -209,6 +209,7 @@ def cost_context(scenario: Scenario) -> CostContext:
         gpus_per_node=node,
         training_spans_nodes=training > node,
         sync_spans_nodes=apart or training > node,
+        max_num_seqs=scenario.rollout.max_num_seqs,
         trains_experts=_has_experts(scenario),
     )
 

@@ -25,7 +25,7 @@ from oppo_sim.costs.kernels.table import (
     PrefillAttention,
     RowsTable,
 )
-from oppo_sim.costs.models import LATENT_FIELDS, ModelShape
+from oppo_sim.costs.models import LATENT_FIELDS, LINEAR_FIELDS, ModelShape
 from oppo_sim.errors import OppoError
 
 PACKAGE: Final = "aiconfigurator-core"
@@ -44,9 +44,12 @@ _PIECE: Final = 512
 """Tokens of a rollout that are computed together where it has a past."""
 _COLLECTIVES: Final = frozenset(
     {"embedding_ar", "ar_1", "ar_2", "tp_allreduce", "moe_pre_dispatch", "moe_post_dispatch", "p2p"}
+    | {"gdn_ar", "gdn_ffn_ar", "gdn_moe_pre_dispatch", "gdn_moe_post_dispatch"}
+    | {"full_ar", "full_ffn_ar", "full_moe_pre_dispatch", "full_moe_post_dispatch"}
 )
-_ATTENTION: Final = frozenset({"attention", "mla_block"})
-"""Latent attention was measured with its projections, from hidden vector to hidden vector."""
+_ATTENTION: Final = ("attention", "mla_block", "gdn_conv1d", "gdn_recurrence", "gdn_scan")
+"""Latent attention was measured with its projections, from hidden vector to hidden vector; linear attention
+without them, a token by itself (decode) and in chunks (prefill)."""
 _EXPERTS: Final = frozenset({"moe", "moe_overlap", "router_gemm", "moe_pre_dispatch", "moe_post_dispatch"})
 _MLP: Final = frozenset({"gate_ffn1_gemm", "act_gate", "ffn2_gemm"})
 _ONCE: Final = frozenset({"embedding", "embedding_ar", "logits_gemm", "p2p"})
@@ -165,6 +168,9 @@ def _kinds(shape: ModelShape) -> Iterator[tuple[dict[str, object], Callable[[str
     if shape.latent:
         yield from _latent_kinds(shape, common)
         return
+    if shape.num_linear_layers:
+        yield _with_linear_layers(shape, common), lambda name: True
+        return
     dense: dict[str, object] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     experts = {
         "architectures": ["Qwen3MoeForCausalLM"],
@@ -219,6 +225,43 @@ def _latent_kinds(
         yield common | dense | layers | {"num_key_value_heads": 1, "head_dim": 128}, lambda name: name in _MLP
 
 
+def _with_linear_layers(shape: ModelShape, common: dict[str, object]) -> dict[str, object]:
+    """The config of a model with layers of Gated DeltaNet, which the package knows as Qwen3.5."""
+    if shape.dense_layers and shape.moe_layers:
+        raise OppoError(
+            "costs: kernels of linear attention were measured where all layers are dense or all have experts;"
+            " take kind: roofline"
+        )
+    full = ["full_attention"] * shape.attention_layers
+    text: dict[str, object] = {
+        **common,
+        **{name: getattr(shape, name) for name in LINEAR_FIELDS},
+        "attn_output_gate": shape.attn_output_gate,
+        "layer_types": ["linear_attention"] * shape.num_linear_layers + full,
+        "mamba_ssm_dtype": "float32",
+        "num_hidden_layers": shape.num_hidden_layers,
+    }
+    if not shape.moe_layers:
+        text["model_type"] = "qwen3_5_text"
+        return {
+            "architectures": ["Qwen3_5ForConditionalGeneration"],
+            "model_type": "qwen3_5",
+            "text_config": text,
+        }
+    text |= {
+        "model_type": "qwen3_5_moe_text",
+        "num_experts": shape.num_experts,
+        "num_experts_per_tok": shape.num_experts_per_tok,
+        "moe_intermediate_size": shape.moe_intermediate_size,
+        "shared_expert_intermediate_size": shape.shared_expert_intermediate_size,
+    }
+    return {
+        "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+        "model_type": "qwen3_5_moe",
+        "text_config": text,
+    }
+
+
 def _layers(query: KernelQuery, config: dict[str, object], keep: Callable[[str], bool]) -> _Layers:
     from aiconfigurator_core.sdk.engine import EngineHandle
 
@@ -257,7 +300,9 @@ def _layers(query: KernelQuery, config: dict[str, object], keep: Callable[[str],
 def _origin(layers: Sequence[_Layers]) -> KernelOrigin:
     found = {kernel.name: kernel.source for each in layers for kernel in each.decode}
     prefill = {kernel.name: kernel.source for each in layers for kernel in each.prefill}
-    found["prefill attention"] = next(prefill[name] for name in _ATTENTION if name in prefill)
+    for name in _ATTENTION:
+        if name in prefill:
+            found[f"prefill {name.removesuffix('_block')}"] = prefill[name]
     return KernelOrigin(
         package=PACKAGE,
         package_version=version(PACKAGE),
@@ -274,7 +319,7 @@ def _rows(layers: Sequence[_Layers]) -> RowsTable:
 
     return RowsTable(
         tokens=TOKENS,
-        seconds=of(lambda name: name not in _COLLECTIVES | _ATTENTION | {"logits_gemm"}),
+        seconds=of(lambda name: name not in _COLLECTIVES.union(_ATTENTION, ("logits_gemm",))),
         collectives=of(lambda name: name in _COLLECTIVES),
         head=of(lambda name: name == "logits_gemm"),
     )

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, ValidationError
 
 from oppo_sim.costs.kernels.devices import KernelEngine
-from oppo_sim.costs.models import LATENT_FIELDS, ModelShape, first_problem
+from oppo_sim.costs.models import LATENT_FIELDS, LINEAR_FIELDS, ModelShape, first_problem
 from oppo_sim.costs.profile import Grid, SecondsOrZero
 from oppo_sim.costs.strict import Count, Strict
 from oppo_sim.errors import OppoError
@@ -47,7 +47,7 @@ class KernelQuery(Strict):
     @property
     def name(self) -> str:
         """Of its file: the same for the same content."""
-        said = self.shape.model_dump(mode="json", exclude=None if self.shape.latent else set(LATENT_FIELDS))
+        said = self.shape.model_dump(mode="json", exclude=_unused(self.shape))
         digest = hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=6).hexdigest()
         dtype = self.dtype.replace("_", "-") + ("" if self.kv_cache_dtype == "bf16" else "-kvfp8")
         engine = f"{self.system}-{self.engine}-{self.version}-tp{self.tensor_parallel}"
@@ -100,6 +100,13 @@ class KernelTable(Strict):
     rows: RowsTable
     decode_attention: DecodeAttention
     prefill_attention: PrefillAttention
+
+
+def _unused(shape: ModelShape) -> set[str]:
+    """Fields of kinds of attention that a shape does not have: tables are named without them."""
+    latent = set() if shape.latent else set(LATENT_FIELDS)
+    linear = set() if shape.num_linear_layers else {*LINEAR_FIELDS, "num_linear_layers", "attn_output_gate"}
+    return latent | linear
 
 
 def kernel_shape(shape: ModelShape) -> ModelShape:

@@ -22,7 +22,7 @@ from oppo_sim.costs.kernels.table import (
     RowsTable,
     kernel_shape,
 )
-from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.profile import Profile
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.training_config import TrainingConfig

@@ -17,7 +17,8 @@ from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.devices import DEVICES, Device
 from oppo_sim.costs.interface import BatchShape, Costs, Demand, Work
 from oppo_sim.costs.memory import MicroBatch, StateBytes, training_state
-from oppo_sim.costs.models import MODELS, ModelShape
+from oppo_sim.costs.model_shape import ModelShape
+from oppo_sim.costs.models import MODELS
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel

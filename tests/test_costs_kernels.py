@@ -19,7 +19,8 @@ from oppo_sim.costs.kernels import lookup, make
 from oppo_sim.costs.kernels.devices import STAND_INS, SYSTEMS, KernelSource
 from oppo_sim.costs.kernels.lookup import find_table, provide_table, query_of, table_for
 from oppo_sim.costs.kernels.table import SHIPPED_FOLDER, KernelQuery, KernelTable, kernel_shape, load_table
-from oppo_sim.costs.models import MODELS, ModelShape
+from oppo_sim.costs.model_shape import ModelShape
+from oppo_sim.costs.models import MODELS
 from oppo_sim.costs.roofline_engine import RooflineEngine
 from oppo_sim.errors import OppoError
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from oppo_sim.costs.devices import DEVICES, Device, find_device
+from oppo_sim.costs.hf_config import shape_of_config
 from oppo_sim.costs.memory import weight_bytes
-from oppo_sim.costs.models import MODELS, ModelShape, find_model
+from oppo_sim.costs.models import MODELS, find_model
 from oppo_sim.costs.operators import touched_experts
 from oppo_sim.costs.roofline_engine import RooflineEngine
 from oppo_sim.errors import OppoError
@@ -113,7 +114,7 @@ def test_preset_has_the_public_number_of_parameters(name: str, billions: float) 
 
 
 def test_mixture_of_experts_counts_total_and_active_parameters() -> None:
-    shape = ModelShape.from_hf_config(MIXTRAL_8X7B)
+    shape = shape_of_config(MIXTRAL_8X7B)
     assert shape.parameters == 46_702_792_704
     # 12.88e9 active with both embeddings (2 · 131.1e6) and norms; matrices of the layers alone: 12.61e9.
     assert shape.active_matrix_params == pytest.approx(12.61e9, rel=0.002)
@@ -138,15 +139,15 @@ def test_config_json_gives_the_preset(tmp_path: Path) -> None:
     assert find_model("Qwen/Qwen3-30B-A3B-Thinking-2507") == MODELS["qwen3-30b-a3b"]
     assert find_model("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B") == MODELS["qwen2.5-7b"]
     assert find_model(expected) is expected
-    assert ModelShape.from_hf_config({"model_type": "qwen2_5_vl", "text_config": QWEN25_05B}) == expected
+    assert shape_of_config({"model_type": "qwen2_5_vl", "text_config": QWEN25_05B}) == expected
 
 
 def test_dense_layers_of_a_mixture_are_recognised() -> None:
     base = {**MIXTRAL_8X7B, "num_hidden_layers": 6}
-    assert ModelShape.from_hf_config({**base, "first_k_dense_replace": 2}).num_dense_layers == 2
-    assert ModelShape.from_hf_config({**base, "mlp_only_layers": [0, 5]}).num_dense_layers == 2
-    assert ModelShape.from_hf_config({**base, "decoder_sparse_step": 2}).num_dense_layers == 3
-    shared = ModelShape.from_hf_config({**base, "moe_intermediate_size": 512, "n_shared_experts": 2})
+    assert shape_of_config({**base, "first_k_dense_replace": 2}).num_dense_layers == 2
+    assert shape_of_config({**base, "mlp_only_layers": [0, 5]}).num_dense_layers == 2
+    assert shape_of_config({**base, "decoder_sparse_step": 2}).num_dense_layers == 3
+    shared = shape_of_config({**base, "moe_intermediate_size": 512, "n_shared_experts": 2})
     assert shared.shared_expert_intermediate_size == 1024
 
 
@@ -156,19 +157,19 @@ def test_llama_4_has_a_shared_expert_that_its_config_does_not_name() -> None:
         "intermediate_size_mlp": 16384, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
         "vocab_size": 202048, "num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1,
     }  # fmt: skip
-    scout = ModelShape.from_hf_config({"model_type": "llama4", "text_config": text})
+    scout = shape_of_config({"model_type": "llama4", "text_config": text})
     # Published: 17B active, 109B in all, pictures' 1B among them.
     assert scout.parameters / 1e9 == pytest.approx(107.8, abs=0.1)
     assert (scout.active_matrix_params + 2 * scout.lm_head_params) / 1e9 == pytest.approx(17.2, abs=0.1)
     wide = {**text, "num_local_experts": 128, "interleave_moe_layer_step": 2}
-    maverick = ModelShape.from_hf_config(wide)
+    maverick = shape_of_config(wide)
     assert maverick.num_dense_layers == 24
     assert maverick.parameters / 1e9 == pytest.approx(400, abs=2)
 
 
 def test_full_and_sliding_attention_are_no_recurrent_layers() -> None:
     named = {**QWEN25_05B, "layer_types": ["sliding_attention", "full_attention"], "attn_type_list": [1, 1]}
-    assert ModelShape.from_hf_config(named) == MODELS["qwen2.5-0.5b"]
+    assert shape_of_config(named) == MODELS["qwen2.5-0.5b"]
 
 
 # Counted by transformers' DeepseekV2ForCausalLM and DeepseekV3ForCausalLM of the public config.json. Ours has a
@@ -189,7 +190,7 @@ def test_latent_attention_has_the_parameters_of_the_public_models(
 
 
 def test_latent_attention_caches_a_latent_and_a_rotary_key_on_every_device() -> None:
-    shape = ModelShape.from_hf_config(MOONLIGHT)
+    shape = shape_of_config(MOONLIGHT)
     assert shape == MODELS["moonlight-16b-a3b"]
     assert shape.kv_bytes_per_token(2.0) == shape.kv_bytes_per_token(2.0, 8) == 27 * (512 + 64) * 2
     # 16 heads, each with the latent and the rotary key, then with the latent again.
@@ -225,7 +226,7 @@ def test_linear_attention_has_the_parameters_of_the_public_models(
 
 
 def test_linear_attention_keeps_a_state_of_each_rollout_in_place_of_keys_and_values() -> None:
-    shape = ModelShape.from_hf_config(QWEN35)
+    shape = shape_of_config(QWEN35)
     assert shape == MODELS["qwen3.5-35b-a3b"]
     assert shape.kv_bytes_per_token(2.0) == 10 * 2 * 2 * 256 * 2
     # 32 heads of 128 x 128 in 32 bits; three inputs of a convolution of 2 x 2048 + 4096 columns in 16.
@@ -233,7 +234,7 @@ def test_linear_attention_keeps_a_state_of_each_rollout_in_place_of_keys_and_val
     assert shape.state_bytes_per_rollout(4) == shape.state_bytes_per_rollout() / 4
     # Qwen3-Next says how often a layer has full attention, not which.
     by_interval = {**QWEN35, "layer_types": None, "full_attention_interval": 4}
-    assert ModelShape.from_hf_config(by_interval) == shape
+    assert shape_of_config(by_interval) == shape
 
 
 def test_kv_bytes_per_token() -> None:
@@ -263,7 +264,7 @@ def test_kv_bytes_per_token() -> None:
 )
 def test_a_config_that_cannot_be_described_is_refused(config: dict[str, object], words: str) -> None:
     with pytest.raises(OppoError, match=words):
-        ModelShape.from_hf_config(config)
+        shape_of_config(config)
 
 
 def test_unknown_names_and_broken_files_are_one_sentence(tmp_path: Path) -> None:

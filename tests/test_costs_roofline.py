@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from oppo_sim.costs.achieved import Achievable
 from oppo_sim.costs.devices import DEVICES, Device
 from oppo_sim.costs.hosts import HOSTS, VLLM_BATCH_SIZES, HostOverheads
-from oppo_sim.costs.models import MODELS, ModelShape
+from oppo_sim.costs.model_shape import ModelShape
+from oppo_sim.costs.models import MODELS
 from oppo_sim.costs.roofline_engine import RooflineEngine
 
 TINY = ModelShape(

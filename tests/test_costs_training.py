@@ -22,7 +22,8 @@ from oppo_sim.costs.memory import (
     training_activation_bytes,
     training_state,
 )
-from oppo_sim.costs.models import ModelShape, find_model
+from oppo_sim.costs.model_shape import ModelShape
+from oppo_sim.costs.models import find_model
 from oppo_sim.costs.operators import Split, achievable_rates, layer_groups
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.roofline_parts import TrainingDevices

@@ -7,7 +7,8 @@ from typing import Any, Final, Literal
 
 from oppo_real.calibrate.plan import Sizes, sizes_of
 from oppo_real.calibrate.subject import Subject, subject_of
-from oppo_sim.costs.models import ModelShape, find_model
+from oppo_sim.costs.model_shape import ModelShape
+from oppo_sim.costs.models import find_model
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario

@@ -8,7 +8,7 @@ from oppo_sim.costs.hosts import find_host
 from oppo_sim.costs.interface import PrefillCost
 from oppo_sim.costs.linear import verifier
 from oppo_sim.costs.memory import MicroBatch, weight_bytes
-from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.roofline_engine import Logits, RooflineEngine
 from oppo_sim.costs.roofline_memory import (
     Parts,

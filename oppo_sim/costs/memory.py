@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from oppo_sim.costs.device import Dtype, value_bytes, weight_value_bytes
-from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.training_config import Optimizer, Sharding
 
 _GB = 1e9

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from oppo_sim.costs.achieved import Achievable, Collective, achieved, all_reduce
 from oppo_sim.costs.device import Device, Dtype, value_bytes, weight_value_bytes
 from oppo_sim.costs.formulas import roofline_forward
-from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.model_shape import ModelShape
 
 _SOFTMAX_BYTES_PER_LOGIT = 24.0
 """Logits in bf16 read, then fp32 copies: cast, softmax and draw (or pick), each read and written."""

@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from oppo_sim.costs.demands import Demands
-from oppo_sim.costs.models import first_problem
-from oppo_sim.costs.strict import Count, NonNegative, Positive, Strict
+from oppo_sim.costs.strict import Count, NonNegative, Positive, Strict, first_problem
 from oppo_sim.errors import OppoError
 
 FORMAT = "oppo-profile/1"

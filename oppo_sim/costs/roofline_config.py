@@ -13,7 +13,8 @@ from oppo_sim.costs.devices import Device, find_device
 from oppo_sim.costs.evidence import Evidence, all_of
 from oppo_sim.costs.hosts import find_host
 from oppo_sim.costs.interface import Costs
-from oppo_sim.costs.models import ModelShape, find_model
+from oppo_sim.costs.model_shape import ModelShape
+from oppo_sim.costs.models import find_model
 from oppo_sim.costs.roofline_memory import Devices, Models, Parts, kv_capacity
 from oppo_sim.costs.roofline_parts import (
     DeviceRef,

@@ -10,7 +10,7 @@ from oppo_sim.costs.device import Device, Dtype
 from oppo_sim.costs.hosts import HOST_SECONDS, HOSTS, HostOverheads
 from oppo_sim.costs.interface import DecodeLines, Demand, Line, Peak, Work
 from oppo_sim.costs.lowering import Lowering
-from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.operators import (
     ForwardTerms,
     Group,

@@ -20,7 +20,7 @@ from oppo_sim.costs.memory import (
     training_state,
     weight_bytes,
 )
-from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.roofline_parts import RewardModel, RolloutEngine, TrainingDevices, Verifier
 from oppo_sim.errors import OppoError
 

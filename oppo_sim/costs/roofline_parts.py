@@ -5,7 +5,7 @@ from typing import Literal
 from oppo_sim.costs.achieved import Achievable
 from oppo_sim.costs.device import Device, Dtype
 from oppo_sim.costs.hosts import HostRef
-from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Share, Strict
 
 ModelRef = str | ModelShape

@@ -13,7 +13,7 @@ from oppo_sim.costs.formulas import added, micro_batches, slowest_rank, stage_se
 from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
 from oppo_sim.costs.lowering import Lowering, StagePlan
 from oppo_sim.costs.memory import OPTIMIZER_TRAFFIC_PER_PARAM, MicroBatch, StateBytes, model_parameters
-from oppo_sim.costs.models import ModelShape
+from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.operators import (
     ForwardTerms,
     Group,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -20,3 +20,12 @@ class Strict(BaseModel):
         values = {name: getattr(self, name) for name in fields or type(self).model_fields}
         changed = {name: value * factor for name, value in values.items() if value is not None}
         return self.model_copy(update=changed)
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first complaint of a validation in words: where, what, and how many more there are."""
+    problems = error.errors()
+    place = ".".join(str(part) for part in problems[0]["loc"])
+    message = problems[0]["msg"].removeprefix("Value error, ")
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return (f"{place}: " if place else "") + message + more

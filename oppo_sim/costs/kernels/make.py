@@ -25,7 +25,7 @@ from oppo_sim.costs.kernels.table import (
     PrefillAttention,
     RowsTable,
 )
-from oppo_sim.costs.models import LATENT_FIELDS, LINEAR_FIELDS, ModelShape
+from oppo_sim.costs.model_shape import LATENT_FIELDS, LINEAR_FIELDS, ModelShape
 from oppo_sim.errors import OppoError
 
 PACKAGE: Final = "aiconfigurator-core"

@@ -15,9 +15,9 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, ValidationError
 
 from oppo_sim.costs.kernels.devices import KernelEngine
-from oppo_sim.costs.models import LATENT_FIELDS, LINEAR_FIELDS, ModelShape, first_problem
+from oppo_sim.costs.model_shape import LATENT_FIELDS, LINEAR_FIELDS, ModelShape
 from oppo_sim.costs.profile import Grid, SecondsOrZero
-from oppo_sim.costs.strict import Count, Strict
+from oppo_sim.costs.strict import Count, Strict, first_problem
 from oppo_sim.errors import OppoError
 from oppo_sim.files import new_file, reading
 from oppo_sim.unpacking import gunzipped

@@ -1,0 +1,151 @@
+"""Model shapes from Hugging Face ``config.json`` files."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import ValidationError
+
+from oppo_sim.costs.model_shape import LATENT_FIELDS, LINEAR_FIELDS, ModelShape
+from oppo_sim.costs.strict import first_problem
+from oppo_sim.errors import OppoError
+
+_NOT_GATED = frozenset({"falcon", "gpt_bigcode", "gpt_neox", "phi", "starcoder2"})
+_TIED_BY_DEFAULT = frozenset({"cohere", "cohere2", "gemma", "gemma2", "gemma3_text"})
+_FIELDS = (
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "hidden_size",
+    "intermediate_size",
+    "vocab_size",
+    "head_dim",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+    *LATENT_FIELDS,
+    *LINEAR_FIELDS,
+)
+_KINDS_OF_LAYERS: Final = ("layer_types", "layers_block_type", "attn_type_list")
+_LINEAR: Final = "linear_attention"
+_RECURRENT_KINDS: Final = (_LINEAR, "mamba", "mamba2", "recurrent", 0)
+"""Of a layer, in these lists; 0 is MiniMax's lightning attention."""
+_RECURRENT_FIELDS: Final = (
+    "linear_num_value_heads",
+    "linear_attn_config",
+    "hybrid_override_pattern",
+    "mamba_num_heads",
+    "mamba_d_state",
+    "ssm_state_size",
+)
+"""Which only models with such layers have."""
+
+
+def shape_of_config(config: Mapping[str, object]) -> ModelShape:
+    """The shape of a Hugging Face ``config.json``. Raises OppoError for a missing field or an
+    architecture it cannot describe."""
+    inner = config.get("text_config")
+    if isinstance(inner, Mapping):
+        config = inner
+    kind = str(config.get("model_type", ""))
+    if config.get("index_topk"):
+        raise OppoError(
+            f"model config ({kind}): sparse attention (index_topk) is not modelled; measure a profile instead"
+        )
+    linear = _linear_layers(config)
+    if not linear and (recurrent := _recurrent_layers(config)) is not None:
+        raise OppoError(
+            f"model config ({kind}): layers without a KV cache ({recurrent}: a state space, or linear"
+            " attention that is no Gated DeltaNet) are not modelled; measure a profile instead"
+        )
+    config = _with_llama4_experts(config, kind)
+    fields: dict[str, object] = {name: config[name] for name in _FIELDS if config.get(name) is not None}
+    if config.get("kv_lora_rank"):
+        fields.pop("head_dim", None)  # that of the rotary part, or none: the five fields tell all
+    else:
+        for name in LATENT_FIELDS:
+            fields.pop(name, None)
+    if linear:
+        fields["num_linear_layers"] = linear
+    else:
+        for name in LINEAR_FIELDS:
+            fields.pop(name, None)
+    experts = next(
+        (config[n] for n in ("num_experts", "num_local_experts", "n_routed_experts") if config.get(n)), 0
+    )
+    layers = config.get("num_hidden_layers", 0)
+    if experts:
+        fields["num_experts"] = experts
+        fields["num_dense_layers"] = _dense_layers(config, layers if isinstance(layers, int) else 0)
+        if not fields["num_dense_layers"] and "moe_intermediate_size" in fields:
+            fields.setdefault("intermediate_size", fields["moe_intermediate_size"])  # of no layer
+        shared, width = config.get("n_shared_experts"), fields.get("moe_intermediate_size")
+        if isinstance(shared, int) and isinstance(width, int):
+            fields["shared_expert_intermediate_size"] = shared * width
+    else:
+        for name in ("num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"):
+            fields.pop(name, None)
+    fields["tie_word_embeddings"] = config.get("tie_word_embeddings", kind in _TIED_BY_DEFAULT)
+    fields["qkv_bias"] = bool(
+        config.get("attention_bias", config.get("qkv_bias", kind in ("qwen2", "qwen2_moe")))
+    )
+    fields["qk_norm"] = kind.startswith("qwen3")
+    fields["attn_output_gate"] = bool(config.get("attn_output_gate", kind.startswith("qwen3_next")))
+    fields["gated_mlp"] = kind not in _NOT_GATED
+    try:
+        return ModelShape.model_validate(fields)
+    except ValidationError as error:
+        raise OppoError(f"model config ({kind or 'no model_type'}): {first_problem(error)}") from None
+
+
+def _linear_layers(config: Mapping[str, object]) -> int:
+    """Layers of Gated DeltaNet; 0 for a model of another kind."""
+    if not all(config.get(name) for name in LINEAR_FIELDS):
+        return 0
+    layers, kinds = config.get("num_hidden_layers"), config.get("layer_types")
+    if isinstance(kinds, list | tuple):
+        return sum(kind == _LINEAR for kind in kinds)
+    stride = config.get("full_attention_interval", 4)  # Qwen3-Next's default
+    if not isinstance(layers, int) or not isinstance(stride, int) or stride < 1:
+        raise OppoError("model config: full_attention_interval is not what a config.json holds")
+    return layers - layers // stride
+
+
+def _recurrent_layers(config: Mapping[str, object]) -> str | None:
+    """The field that says that some layers keep a state in place of keys and values; None: no layer does."""
+    for name in _KINDS_OF_LAYERS:
+        kinds = config.get(name)
+        if isinstance(kinds, list | tuple) and any(kind in _RECURRENT_KINDS for kind in kinds):
+            return name
+    return next((name for name in _RECURRENT_FIELDS if config.get(name)), None)
+
+
+def _with_llama4_experts(config: Mapping[str, object], kind: str) -> Mapping[str, object]:
+    """Llama 4 in the words of the others: ``intermediate_size`` is an expert's there, of which each layer has
+    a shared one that no field names, and dense layers have ``intermediate_size_mlp``."""
+    if not kind.startswith("llama4"):
+        return config
+    width = config.get("intermediate_size")
+    return {
+        **config,
+        "moe_intermediate_size": width,
+        "shared_expert_intermediate_size": width,
+        "intermediate_size": config.get("intermediate_size_mlp", width),
+        "decoder_sparse_step": config.get("interleave_moe_layer_step", 1),
+    }
+
+
+def _dense_layers(config: Mapping[str, object], layers: int) -> int:
+    first = config.get("first_k_dense_replace", 0)
+    listed = config.get("mlp_only_layers") or ()
+    stride = config.get("decoder_sparse_step", 1)
+    if (
+        not isinstance(first, int)
+        or not isinstance(listed, list | tuple)
+        or not isinstance(stride, int)
+        or stride < 1
+    ):
+        raise OppoError(
+            "model config: first_k_dense_replace, mlp_only_layers or decoder_sparse_step is not what a"
+            " config.json holds"
+        )
+    return sum(1 for layer in range(layers) if layer < first or layer in listed or (layer + 1) % stride)

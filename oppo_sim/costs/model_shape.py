@@ -1,0 +1,339 @@
+"""The shape of a decoder-only transformer: parameters, widths, bytes and operations of its parts."""
+
+from typing import Final
+
+from pydantic import model_validator
+
+from oppo_sim.costs.strict import Count, Strict
+
+LATENT_FIELDS: Final = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+"""Of multi-head latent attention (MLA)."""
+LINEAR_FIELDS: Final = (
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+)
+"""Of layers with linear attention (Gated DeltaNet)."""
+_STATE_BYTES: Final = 4.0
+"""Of an element of a linear-attention layer's state, which engines keep in 32 bits."""
+
+
+class ModelShape(Strict):
+    """A decoder-only transformer with grouped-query or latent attention, in the words of a Hugging Face
+    config.
+
+    Latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, §2.1) where ``kv_lora_rank`` is given: the cache holds
+    a token's latent and one rotary key for all heads. Training and prefills make keys and values of it; a
+    decode step works on the latent itself, with their matrix on the side of the queries.
+    """
+
+    num_hidden_layers: Count
+    hidden_size: Count
+    intermediate_size: Count
+    num_attention_heads: Count
+    vocab_size: Count
+    num_key_value_heads: Count | None = None
+    """None: one per attention head."""
+    head_dim: Count | None = None
+    """None: hidden_size / num_attention_heads."""
+    tie_word_embeddings: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    gated_mlp: bool = True
+    num_experts: int = 0
+    """0: a dense model."""
+    num_experts_per_tok: int = 0
+    moe_intermediate_size: Count | None = None
+    """Of one expert; None: intermediate_size."""
+    shared_expert_intermediate_size: int = 0
+    num_dense_layers: int = 0
+    """Layers without experts in a mixture-of-experts model."""
+    kv_lora_rank: Count | None = None
+    """Columns of the latent of keys and values; None: keys and values of each KV head."""
+    q_lora_rank: Count | None = None
+    """Likewise of the queries; None: they have none."""
+    qk_nope_head_dim: Count | None = None
+    """Columns of a query without rotary positions; those with them are ``qk_rope_head_dim``."""
+    qk_rope_head_dim: Count | None = None
+    v_head_dim: Count | None = None
+    """Columns of a value."""
+    attn_output_gate: bool = False
+    """Whether attention's output is multiplied with a gate, as wide as the queries."""
+    num_linear_layers: int = 0
+    """Layers with linear attention (Yang et al., "Gated Delta Networks", 2024), which keep a state of each
+    rollout in place of keys and values."""
+    linear_num_key_heads: Count | None = None
+    linear_num_value_heads: Count | None = None
+    linear_key_head_dim: Count | None = None
+    linear_value_head_dim: Count | None = None
+    linear_conv_kernel_dim: Count | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ModelShape":
+        given = [name for name in LATENT_FIELDS if getattr(self, name) is not None]
+        needed = [name for name in LATENT_FIELDS if name != "q_lora_rank"]
+        if given and (missing := [name for name in needed if name not in given]):
+            raise ValueError(f"latent attention needs {', '.join(missing)}, too")
+        given = [name for name in LINEAR_FIELDS if getattr(self, name) is not None]
+        if self.num_linear_layers and (missing := [name for name in LINEAR_FIELDS if name not in given]):
+            raise ValueError(f"layers with linear attention need {', '.join(missing)}, too")
+        if not 0 <= self.num_linear_layers < self.num_hidden_layers:
+            raise ValueError(
+                f"num_linear_layers must be 0 to {self.num_hidden_layers - 1}, not {self.num_linear_layers}"
+            )
+        if given and not self.num_linear_layers:
+            raise ValueError(f"{given[0]} is given, and num_linear_layers is 0")
+        if not self.latent and self.head_dim is None and self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of {self.num_attention_heads} heads; give"
+                " head_dim"
+            )
+        if self.num_attention_heads % self.kv_heads:
+            raise ValueError(
+                f"{self.num_attention_heads} attention heads are not a multiple of {self.kv_heads} KV heads"
+            )
+        if self.num_experts and not 1 <= self.num_experts_per_tok <= self.num_experts:
+            raise ValueError(
+                f"num_experts_per_tok must be 1 to {self.num_experts}, not {self.num_experts_per_tok}"
+            )
+        if not 0 <= self.num_dense_layers <= self.num_hidden_layers:
+            raise ValueError(
+                f"num_dense_layers must be 0 to {self.num_hidden_layers}, not {self.num_dense_layers}"
+            )
+        if min(self.num_experts, self.shared_expert_intermediate_size) < 0:
+            raise ValueError("num_experts and shared_expert_intermediate_size must not be negative")
+        return self
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def latent(self) -> bool:
+        """Whether attention is latent."""
+        return self.kv_lora_rank is not None
+
+    @property
+    def head_size(self) -> int:
+        """Columns of a query and of a key."""
+        if self.latent:
+            return (self.qk_nope_head_dim or 0) + (self.qk_rope_head_dim or 0)
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def query_width(self) -> int:
+        """Columns of all queries of a layer."""
+        return self.num_attention_heads * self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        """Columns of all keys of a layer; with latent attention as training and prefills make them."""
+        return self.kv_heads * self.head_size
+
+    @property
+    def value_width(self) -> int:
+        """Columns of all values of a layer."""
+        return self.kv_heads * (self.v_head_dim or self.head_size)
+
+    @property
+    def output_width(self) -> int:
+        """Columns of what attention gives, of all heads of a layer."""
+        return self.num_attention_heads * (self.v_head_dim or self.head_size)
+
+    @property
+    def turned_width(self) -> int:
+        """Columns of queries and keys that get rotary positions."""
+        if self.latent:
+            return (self.num_attention_heads + 1) * (self.qk_rope_head_dim or 0)
+        return self.query_width + self.kv_width
+
+    @property
+    def latent_width(self) -> int:
+        """Columns of a token's latents and of its rotary key, which no device shares with another; 0 without
+        latent attention."""
+        if not self.latent:
+            return 0
+        return (self.q_lora_rank or 0) + (self.kv_lora_rank or 0) + (self.qk_rope_head_dim or 0)
+
+    @property
+    def cached_width(self) -> int:
+        """Columns of a token's entry in the KV cache of a layer."""
+        if self.latent:
+            return (self.kv_lora_rank or 0) + (self.qk_rope_head_dim or 0)
+        return self.kv_width + self.value_width
+
+    @property
+    def decode_attention_flops(self) -> float:
+        """Of a new token's attention to one token of the past, in a layer: to the latent itself, where there
+        is one, by every head."""
+        if self.latent:
+            return 2.0 * self.num_attention_heads * (self.cached_width + (self.kv_lora_rank or 0))
+        return 2.0 * (self.query_width + self.output_width)
+
+    @property
+    def pair_attention_flops(self) -> float:
+        """Of a query-key pair of a prefill or of training, in a layer."""
+        return 2.0 * (self.query_width + self.output_width)
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers with keys and values."""
+        return self.num_hidden_layers - self.num_linear_layers
+
+    @property
+    def linear_key_width(self) -> int:
+        """Columns of all keys of a linear-attention layer; as many of the queries."""
+        return (self.linear_num_key_heads or 0) * (self.linear_key_head_dim or 0)
+
+    @property
+    def linear_value_width(self) -> int:
+        """Columns of all its values; as many of its output and of the output's gate."""
+        return (self.linear_num_value_heads or 0) * (self.linear_value_head_dim or 0)
+
+    @property
+    def linear_matrices(self) -> tuple[tuple[int, int], ...]:
+        """(Inputs, outputs) of the projections of a linear-attention layer: queries, keys, values and gate;
+        decay and rate of each value head; output."""
+        made = 2 * self.linear_key_width + 2 * self.linear_value_width
+        heads = 2 * (self.linear_num_value_heads or 0)
+        return (
+            (self.hidden_size, made),
+            (self.hidden_size, heads),
+            (self.linear_value_width, self.hidden_size),
+        )
+
+    @property
+    def linear_matrix_params(self) -> int:
+        """Of these projections; 0 without such layers."""
+        return (
+            sum(inputs * outputs for inputs, outputs in self.linear_matrices) if self.num_linear_layers else 0
+        )
+
+    @property
+    def linear_state_size(self) -> int:
+        """Elements of a rollout's state in a linear-attention layer."""
+        return self.linear_value_width * (self.linear_key_head_dim or 0)
+
+    def state_bytes_per_rollout(self, tensor_parallel: int = 1) -> float:
+        """What linear-attention layers keep of a rollout on one device: the state, and the last inputs of the
+        convolution in 16 bits."""
+        inputs = 2 * self.linear_key_width + self.linear_value_width
+        kept = _STATE_BYTES * self.linear_state_size + 2.0 * inputs * ((self.linear_conv_kernel_dim or 1) - 1)
+        return self.num_linear_layers * kept / tensor_parallel
+
+    @property
+    def moe_layers(self) -> int:
+        return self.num_hidden_layers - self.num_dense_layers if self.num_experts else 0
+
+    @property
+    def dense_layers(self) -> int:
+        return self.num_hidden_layers - self.moe_layers
+
+    @property
+    def mlp_matrices(self) -> int:
+        """Matrices of an MLP: gate, up and down; up and down without a gate."""
+        return 3 if self.gated_mlp else 2
+
+    @property
+    def attention_matrices(self) -> tuple[tuple[int, int], ...]:
+        """(Inputs, outputs) of the projections of one layer: queries, keys, values, output; with latent
+        attention down to the latents and up from them."""
+        hidden, out = self.hidden_size, (self.output_width, self.hidden_size)
+        if not self.latent:
+            kv, gated = (hidden, self.kv_width), 2 if self.attn_output_gate else 1
+            return (hidden, gated * self.query_width), kv, (hidden, self.value_width), out
+        rank, made = self.kv_lora_rank or 0, (self.qk_nope_head_dim or 0) + (self.v_head_dim or 0)
+        down, up = (hidden, self.cached_width), (rank, self.num_attention_heads * made)
+        query = (hidden, self.query_width)
+        if self.q_lora_rank is None:
+            return query, down, up, out
+        return (hidden, self.q_lora_rank), (self.q_lora_rank, self.query_width), down, up, out
+
+    @property
+    def attention_matrix_params(self) -> int:
+        """Of the projections of one layer."""
+        return sum(inputs * outputs for inputs, outputs in self.attention_matrices)
+
+    @property
+    def replicated_attention_params(self) -> int:
+        """Of these, what every tensor-parallel device holds whole: the projections down to latents."""
+        return self.hidden_size * self.latent_width
+
+    @property
+    def dense_mlp_params(self) -> int:
+        return self.mlp_matrices * self.hidden_size * self.intermediate_size
+
+    @property
+    def expert_params(self) -> int:
+        """Of one expert."""
+        return self.mlp_matrices * self.hidden_size * (self.moe_intermediate_size or self.intermediate_size)
+
+    @property
+    def shared_mlp_params(self) -> int:
+        """Per mixture-of-experts layer: router and shared expert with its gate, which every token uses."""
+        shared = self.shared_expert_intermediate_size
+        return self.hidden_size * self.num_experts + (
+            self.mlp_matrices * self.hidden_size * shared + self.hidden_size if shared else 0
+        )
+
+    @property
+    def routed_params(self) -> int:
+        """Of all experts that tokens are routed to, in all layers."""
+        return self.moe_layers * self.num_experts * self.expert_params
+
+    @property
+    def lm_head_params(self) -> int:
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def layer_params(self) -> int:
+        """All layers, with norms and biases, without embeddings, final norm and head."""
+        per_layer = self.attention_matrix_params
+        per_layer += self.query_width + 2 * self.kv_width if self.qkv_bias else 0
+        per_layer += 2 * self.head_size if self.qk_norm else 0
+        per_layer += (self.q_lora_rank or 0) + (self.kv_lora_rank or 0)  # their norms
+        moe = self.routed_params + self.moe_layers * self.shared_mlp_params
+        linear = self.linear_matrix_params
+        if self.num_linear_layers:
+            inputs = 2 * self.linear_key_width + self.linear_value_width
+            linear += inputs * (self.linear_conv_kernel_dim or 1) + 2 * (self.linear_num_value_heads or 0)
+            linear += self.linear_value_head_dim or 0
+        return (
+            self.num_hidden_layers * 2 * self.hidden_size
+            + self.attention_layers * per_layer
+            + self.num_linear_layers * linear
+            + self.dense_layers * self.dense_mlp_params
+            + moe
+        )
+
+    @property
+    def parameters(self) -> int:
+        """All parameters of the causal language model (tied embeddings counted once)."""
+        embeddings = self.lm_head_params * (1 if self.tie_word_embeddings else 2)
+        return self.layer_params + embeddings + self.hidden_size
+
+    @property
+    def parameters_without_head(self) -> int:
+        """Of a reward model or critic: a scalar head in place of the output head."""
+        return self.layer_params + self.lm_head_params + self.hidden_size
+
+    @property
+    def active_matrix_params(self) -> int:
+        """Matrix parameters of the layers that one token is multiplied with."""
+        moe = self.moe_layers * (self.num_experts_per_tok * self.expert_params + self.shared_mlp_params)
+        return (
+            self.attention_layers * self.attention_matrix_params
+            + self.num_linear_layers * self.linear_matrix_params
+            + self.dense_layers * self.dense_mlp_params
+            + moe
+        )
+
+    def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel: int = 1) -> float:
+        """Keys and values of one token on one device; KV heads are replicated where there are too few, and a
+        latent always is."""
+        width = float(self.cached_width)
+        if not self.latent:
+            width *= max(1.0, self.kv_heads / tensor_parallel) / self.kv_heads
+        return self.attention_layers * width * bytes_per_element

@@ -313,8 +313,9 @@ def test_weight_sync_at_the_published_calibration_point() -> None:
     # 20 GB loaded at 10 GB/s, gathered over 300 GB/s at a share of 0.7.
     resharded = seconds(Reshard(kind="reshard", load_bytes_per_s=10e9))
     assert resharded == pytest.approx(2.0 + 20 / 210, rel=1e-6)
-    # By default 6 GB/s of 8 GPUs, and 2^0.3 times as much of these 16.
+    # By default 6 GB/s of 8 GPUs, and 2^0.3 or 2^0.6 times as much of these 16.
     assert seconds(Reshard(kind="reshard")) == pytest.approx(20 / (6 * 2**0.3) + 20 / 210, rel=1e-6)
+    assert seconds(OnlineRefit()) == pytest.approx(0.5 + 20 / (6 * 2**0.6) + 20 / 210, rel=1e-6)
 
 
 def test_state_bytes_follow_zero() -> None:

@@ -20,7 +20,7 @@ from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import execute
 from oppo_real.validate.views import StepView, views_of
 from oppo_sim import columns as c
-from oppo_sim.costs.training_config import RESHARD_BYTES_PER_S, OnlineRefit
+from oppo_sim.costs.training_config import SYNC_BYTES_PER_S, OnlineRefit
 from oppo_sim.draws import draw_uniform, stream_key
 from oppo_sim.errors import OppoError
 from oppo_sim.results.sinks import FrameSink
@@ -156,7 +156,7 @@ def inputs_digest(
     if scenario.training.weight_sync == OnlineRefit():
         plain["training"]["weight_sync"] |= _DEFAULT_REFIT_THEN
     elif plain["training"]["weight_sync"].get("load_bytes_per_s", 0.0) is None:
-        plain["training"]["weight_sync"]["load_bytes_per_s"] = RESHARD_BYTES_PER_S  # the default then
+        plain["training"]["weight_sync"]["load_bytes_per_s"] = SYNC_BYTES_PER_S  # the default then
     content = [plain, trace_sha256, steps, hardware, dict(versions)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -93,7 +93,7 @@ TABLE: Final = (
         )
     ),
     Row("update_weights", "measured", 1.0, 0.05, _PROFILE),
-    Row("update_weights", "assumed", 1.0, 0.8, f"{_SYNC}: 2 to 87 GB/s where 10 is taken"),
+    Row("update_weights", "assumed", 1.0, 0.8, f"{_SYNC}: 2 to 87 GB/s, 0.3 to 10 times the default"),
     Row("gen_phase_s", "sleeps", 2.0, 1.0, f"{_VERL}: 0.6 to 1.5 s at 3B; larger models wake longer"),
     Row(
         "first_step_s",

@@ -25,7 +25,7 @@ from oppo_sim.costs.operators import (
     recurrence_groups,
 )
 from oppo_sim.costs.roofline_parts import TrainingDevices
-from oppo_sim.costs.training_config import RESHARD_BYTES_PER_S, RESHARD_SCALING, TrainingConfig
+from oppo_sim.costs.training_config import REFIT_SCALING, RESHARD_SCALING, TrainingConfig, sync_rate
 
 _NO_STATE = StateBytes(0.0, 0.0, 0.0)
 
@@ -169,13 +169,12 @@ class RooflineTraining:
             asleep = self.engine_bytes / (sync.sleep_bytes_per_s or self._host_link())
             if self.actor.adapters is not None:  # what else wakes the engine moves no weights
                 asleep += self.engine_bytes / self._host_link()
-            rate = sync.load_bytes_per_s
-            if rate is None:
-                rate = RESHARD_BYTES_PER_S * max(1.0, self.num_gpus / 8.0) ** RESHARD_SCALING
+            rate = sync.load_bytes_per_s or sync_rate(self.num_gpus, RESHARD_SCALING)
             return sync.fixed_s + size / rate + gathered + asleep
         between = sync.link_bytes_per_s
         link = self._link(self.sync_link_bytes_per_s) if between is None else between
-        return sync.fixed_s + size / sync.convert_bytes_per_s + size / link
+        rate = sync.convert_bytes_per_s or sync_rate(self.num_gpus, REFIT_SCALING)
+        return sync.fixed_s + size / rate + size / link
 
     def _stages(self, batch: BatchShape) -> tuple[_Part, ...]:
         """old_log_prob, ref, values, adv, update_critic, update_actor. Times and work of a batch are asked in

@@ -13,6 +13,23 @@ Sharding = Literal["full", "optimizer", "none"]
 TrainingDtype = Literal["bf16", "fp16", "tf32", "float32"]
 
 
+SYNC_BYTES_PER_S: Final = 6e9
+"""Of up to 8 GPUs. An engine on the training GPUs: what verl takes on four A800 with 6 GB (2.4 s of ``gen``
+that are not its slowest rollout) and on eight A100 with 15 GB (4.4 s, ``timing_s/reshard``), less 2 s of
+waking (``gen_phase_s``): develop runs of experiments/public_gpu. To other GPUs 8 and 16 send 2 to 14 GB/s in
+reports."""
+RESHARD_SCALING: Final = 0.3
+"""Exponent of the number of nodes of 8 GPUs: each holds a part of the weights."""
+REFIT_SCALING: Final = 0.6
+"""Likewise of those that train, where others generate."""
+
+
+def sync_rate(num_gpus: int, scaling: float) -> float:
+    """Bytes of a model a second that ``num_gpus`` training GPUs convert or load together, by default."""
+    scaled: float = max(1.0, num_gpus / 8.0) ** scaling
+    return SYNC_BYTES_PER_S * scaled
+
+
 class FullExport(Strict):
     """The weights are gathered, written out and loaded by a rebuilt engine: fixed_s + bytes/export +
     bytes/load seconds.
@@ -31,13 +48,15 @@ class OnlineRefit(Strict):
     """The weights are converted and sent into the running engine: fixed_s + bytes/convert + bytes/link
     seconds.
 
-    The default rate is the middle of what frameworks report for 15 GB to 1.3 TB, 2 to 87 GB/s (docs/costs.md,
-    weight sync); it was one report's 1.06 GB/s (20 s for 20 GB). ``fixed_s`` is assumed.
+    The default rate is ``SYNC_BYTES_PER_S`` of up to 8 training GPUs, and 1.52 times as much for each
+    doubling (``REFIT_SCALING``), as frameworks report for 15 GB to 1.3 TB (docs/costs.md, weight sync).
+    ``fixed_s`` is assumed.
     """
 
     kind: Literal["online_refit"] = "online_refit"
     fixed_s: NonNegative = 0.5
-    convert_bytes_per_s: Positive = 1e10
+    convert_bytes_per_s: Positive | None = None
+    """Of the whole model; None: by the number of training GPUs."""
     link_bytes_per_s: Positive | None = None
     """None: the training devices' link at its achievable share."""
 
@@ -50,19 +69,11 @@ class SharedWeights(Strict):
     fixed_s: NonNegative = 0.0
 
 
-RESHARD_BYTES_PER_S: Final = 6e9
-"""Leaves 2 s of waking (``gen_phase_s``) of what verl takes on four A800 with 6 GB (2.4 s of ``gen`` that are
-not its slowest rollout) and on eight A100 with 15 GB (4.4 s, ``timing_s/reshard``): develop runs of
-experiments/public_gpu."""
-RESHARD_SCALING: Final = 0.3
-"""Exponent of the number of nodes of 8 GPUs: each holds a part of the weights."""
-
-
 class Reshard(Strict):
     """The trained shards are gathered and loaded by an engine on the same devices (verl's hybrid engine):
     fixed_s + bytes/load + bytes/link seconds. Colocated only.
 
-    The default rate is ``RESHARD_BYTES_PER_S`` of up to 8 GPUs, and 1.23 times as much for each doubling
+    The default rate is ``SYNC_BYTES_PER_S`` of up to 8 GPUs, and 1.23 times as much for each doubling
     (``RESHARD_SCALING``), as 6 GB to 1.3 TB on 4 to 256 GPUs were reported (docs/costs.md, weight sync).
     """
 

@@ -27,7 +27,7 @@ def sync_warnings(scenario: Scenario, step: float) -> list[str]:
         better, why = OnlineRefit(), "refitted into the running engine"
     took = _seconds(scenario, better)
     share = f"update_weights takes {100 * seconds / step:.0f} % of a step ({seconds:.3g} of {step:.3g} s)"
-    default = " by its defaults (10 GB/s; frameworks report 4 to 36)" if now == OnlineRefit() else ""
+    default = " by its defaults (frameworks differ 40-fold)" if now == OnlineRefit() else ""
     if isinstance(now, SharedWeights) or took >= 0.75 * seconds:
         return [f"{share}{default}: train more rollouts a step, or measure the sync and give its seconds"]
     fields = better.model_dump(exclude_defaults=True, exclude={"kind"})

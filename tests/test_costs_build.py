@@ -343,7 +343,7 @@ def test_states_of_linear_attention_take_the_place_of_keys_and_values() -> None:
         return built.actor_kv_capacity_tokens or 0
 
     shape = MODELS["qwen3.5-35b-a3b"]
-    states = 128 * shape.state_bytes_per_rollout(2) / shape.kv_bytes_per_token(2.0, 2)
+    states = 128 * shape.state_bytes_per_rollout(2.0, 2) / shape.kv_bytes_per_token(2.0, 2)
     assert capacity(256) - capacity(512) == pytest.approx(states, abs=1)
     assert capacity(512, max_num_seqs=128) == capacity(256)
     with pytest.raises(

@@ -172,6 +172,25 @@ def test_full_and_sliding_attention_are_no_recurrent_layers() -> None:
     assert shape_of_config(named) == MODELS["qwen2.5-0.5b"]
 
 
+def test_short_windows_keep_as_much_however_long_a_rollout_is() -> None:
+    # gpt-oss-20b: every other layer sees 128 tokens.
+    kinds = ["sliding_attention", "full_attention"] * 12
+    config = {"model_type": "gpt_oss", "num_hidden_layers": 24, "hidden_size": 2880, "head_dim": 64}
+    config |= {"intermediate_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8}
+    config |= {"num_local_experts": 32, "num_experts_per_tok": 4, "vocab_size": 201088}
+    shape = shape_of_config({**config, "layer_types": kinds, "sliding_window": 128})
+    assert shape.full_layers == shape.num_sliding_layers == 12
+    assert shape.kv_bytes_per_token(2.0) == 12 * 2 * 8 * 64 * 2
+    assert shape.state_bytes_per_rollout(2.0) == 128 * 12 * 2 * 8 * 64 * 2
+    # Longer windows, and windows that are not used, count as attention to all tokens.
+    assert shape_of_config({**config, "layer_types": kinds, "sliding_window": 4096}).full_layers == 24
+    # Gemma 3 says every how many layers one is full.
+    gemma = {**config, "sliding_window": 1024, "sliding_window_pattern": 6}
+    assert shape_of_config(gemma).full_layers == 4
+    with pytest.raises(OppoError, match="must leave some of 24 layers that attend to all tokens"):
+        shape_of_config({**config, "layer_types": ["sliding_attention"] * 24, "sliding_window": 128})
+
+
 # Counted by transformers' DeepseekV2ForCausalLM and DeepseekV3ForCausalLM of the public config.json. Ours has a
 # gate of the shared experts more, hidden_size of each layer with experts, which Qwen's have.
 @pytest.mark.parametrize(
@@ -230,8 +249,8 @@ def test_linear_attention_keeps_a_state_of_each_rollout_in_place_of_keys_and_val
     assert shape == MODELS["qwen3.5-35b-a3b"]
     assert shape.kv_bytes_per_token(2.0) == 10 * 2 * 2 * 256 * 2
     # 32 heads of 128 x 128 in 32 bits; three inputs of a convolution of 2 x 2048 + 4096 columns in 16.
-    assert shape.state_bytes_per_rollout() == 30 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
-    assert shape.state_bytes_per_rollout(4) == shape.state_bytes_per_rollout() / 4
+    assert shape.state_bytes_per_rollout(2.0) == 30 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
+    assert shape.state_bytes_per_rollout(2.0, 4) == shape.state_bytes_per_rollout(2.0) / 4
     # Qwen3-Next says how often a layer has full attention, not which.
     by_interval = {**QWEN35, "layer_types": None, "full_attention_interval": 4}
     assert shape_of_config(by_interval) == shape

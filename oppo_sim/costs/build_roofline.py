@@ -28,13 +28,12 @@ def rollout_engine(parts: Parts) -> RooflineEngine:
     rollout = parts.rollout
     layers, device = parts.models.actor.num_hidden_layers, parts.devices.rollout
     host = find_host(rollout.host, device).on(layers, rollout.tensor_parallel)
-    kv_bytes = 1.0 if rollout.kv_cache_dtype == "fp8" else value_bytes(rollout.dtype)
     engine = RooflineEngine(
         shape=parts.models.actor,
         device=device,
         tensor_parallel=rollout.tensor_parallel,
         dtype=rollout.dtype,
-        kv_bytes=kv_bytes,
+        kv_bytes=rollout.kv_value_bytes,
         achievable=rollout.achievable,
         host=host,
     )

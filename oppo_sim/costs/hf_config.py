@@ -25,6 +25,8 @@ _FIELDS = (
     *LATENT_FIELDS,
     *LINEAR_FIELDS,
 )
+_SHORT_WINDOW: Final = 1024
+"""Tokens: gpt-oss has 128, Gemma 3 512 or 1024."""
 _KINDS_OF_LAYERS: Final = ("layer_types", "layers_block_type", "attn_type_list")
 _LINEAR: Final = "linear_attention"
 _RECURRENT_KINDS: Final = (_LINEAR, "mamba", "mamba2", "recurrent", 0)
@@ -64,6 +66,8 @@ def shape_of_config(config: Mapping[str, object]) -> ModelShape:
     else:
         for name in LATENT_FIELDS:
             fields.pop(name, None)
+    if sliding := _sliding_layers(config):
+        fields |= {"num_sliding_layers": sliding, "sliding_window": config["sliding_window"]}
     if linear:
         fields["num_linear_layers"] = linear
     else:
@@ -108,6 +112,17 @@ def _linear_layers(config: Mapping[str, object]) -> int:
     if not isinstance(layers, int) or not isinstance(stride, int) or stride < 1:
         raise OppoError("model config: full_attention_interval is not what a config.json holds")
     return layers - layers // stride
+
+
+def _sliding_layers(config: Mapping[str, object]) -> int:
+    """Layers with a window short enough to be of one length in all rollouts; longer ones count as full."""
+    window, layers = config.get("sliding_window"), config.get("num_hidden_layers")
+    if not isinstance(window, int) or not isinstance(layers, int) or not 0 < window <= _SHORT_WINDOW:
+        return 0
+    kinds, stride = config.get("layer_types"), config.get("sliding_window_pattern")
+    if isinstance(kinds, list | tuple):
+        return sum(kind == "sliding_attention" for kind in kinds)
+    return layers - layers // stride if isinstance(stride, int) and stride > 0 else 0
 
 
 def _recurrent_layers(config: Mapping[str, object]) -> str | None:

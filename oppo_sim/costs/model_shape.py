@@ -16,6 +16,8 @@ LINEAR_FIELDS: Final = (
     "linear_conv_kernel_dim",
 )
 """Of layers with linear attention (Gated DeltaNet)."""
+SLIDING_FIELDS: Final = ("sliding_window", "num_sliding_layers")
+"""Of layers with a sliding window."""
 _STATE_BYTES: Final = 4.0
 """Of an element of a linear-attention layer's state, which engines keep in 32 bits."""
 
@@ -69,6 +71,9 @@ class ModelShape(Strict):
     linear_key_head_dim: Count | None = None
     linear_value_head_dim: Count | None = None
     linear_conv_kernel_dim: Count | None = None
+    num_sliding_layers: int = 0
+    """Layers whose tokens attend to the last ``sliding_window`` ones alone."""
+    sliding_window: Count | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "ModelShape":
@@ -79,10 +84,14 @@ class ModelShape(Strict):
         given = [name for name in LINEAR_FIELDS if getattr(self, name) is not None]
         if self.num_linear_layers and (missing := [name for name in LINEAR_FIELDS if name not in given]):
             raise ValueError(f"layers with linear attention need {', '.join(missing)}, too")
-        if not 0 <= self.num_linear_layers < self.num_hidden_layers:
+        bounded = {name: getattr(self, name) for name in ("num_linear_layers", "num_sliding_layers")}
+        if min(bounded.values()) < 0 or sum(bounded.values()) >= self.num_hidden_layers:
+            told = " and ".join(f"{name} {value}" for name, value in bounded.items())
             raise ValueError(
-                f"num_linear_layers must be 0 to {self.num_hidden_layers - 1}, not {self.num_linear_layers}"
+                f"{told} must leave some of {self.num_hidden_layers} layers that attend to all tokens"
             )
+        if (self.num_sliding_layers > 0) != (self.sliding_window is not None):
+            raise ValueError("give both num_sliding_layers and sliding_window, or none of them")
         if given and not self.num_linear_layers:
             raise ValueError(f"{given[0]} is given, and num_linear_layers is 0")
         if not self.latent and self.head_dim is None and self.hidden_size % self.num_attention_heads:
@@ -183,6 +192,11 @@ class ModelShape(Strict):
         return self.num_hidden_layers - self.num_linear_layers
 
     @property
+    def full_layers(self) -> int:
+        """Layers that attend to all tokens, so that their keys and values grow with a rollout."""
+        return self.attention_layers - self.num_sliding_layers
+
+    @property
     def linear_key_width(self) -> int:
         """Columns of all keys of a linear-attention layer; as many of the queries."""
         return (self.linear_num_key_heads or 0) * (self.linear_key_head_dim or 0)
@@ -216,12 +230,17 @@ class ModelShape(Strict):
         """Elements of a rollout's state in a linear-attention layer."""
         return self.linear_value_width * (self.linear_key_head_dim or 0)
 
-    def state_bytes_per_rollout(self, tensor_parallel: int = 1) -> float:
-        """What linear-attention layers keep of a rollout on one device: the state, and the last inputs of the
-        convolution in 16 bits."""
+    def state_bytes_per_rollout(self, kv_bytes: float, tensor_parallel: int = 1) -> float:
+        """What is kept of a rollout on one device however long it is: states of linear attention with the
+        last inputs of its convolution in 16 bits, keys and values of sliding windows (``kv_bytes`` an
+        element)."""
         inputs = 2 * self.linear_key_width + self.linear_value_width
         kept = _STATE_BYTES * self.linear_state_size + 2.0 * inputs * ((self.linear_conv_kernel_dim or 1) - 1)
-        return self.num_linear_layers * kept / tensor_parallel
+        window = self.num_sliding_layers * (self.sliding_window or 0)
+        return (
+            self.num_linear_layers * kept / tensor_parallel
+            + window * self.kv_width_on(tensor_parallel) * kv_bytes
+        )
 
     @property
     def moe_layers(self) -> int:
@@ -330,10 +349,13 @@ class ModelShape(Strict):
             + moe
         )
 
-    def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel: int = 1) -> float:
-        """Keys and values of one token on one device; KV heads are replicated where there are too few, and a
+    def kv_width_on(self, tensor_parallel: int) -> float:
+        """``cached_width`` on one of the devices: KV heads are replicated where there are too few, and a
         latent always is."""
-        width = float(self.cached_width)
-        if not self.latent:
-            width *= max(1.0, self.kv_heads / tensor_parallel) / self.kv_heads
-        return self.attention_layers * width * bytes_per_element
+        if self.latent:
+            return float(self.cached_width)
+        return self.cached_width * (max(1.0, self.kv_heads / tensor_parallel) / self.kv_heads)
+
+    def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel: int = 1) -> float:
+        """Keys and values that a further token adds on one device."""
+        return self.full_layers * self.kv_width_on(tensor_parallel) * bytes_per_element

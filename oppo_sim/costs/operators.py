@@ -191,16 +191,25 @@ def _gates(shape: ModelShape) -> float:
     )
 
 
-def recurrence_groups(split: Split, rows: float, decode: bool) -> tuple[Group, ...]:
-    """The states of linear-attention layers (Gated DeltaNet): a decode step reads and writes that of each of
-    ``rows`` rollouts; ``rows`` tokens of a prefill or of training take it a chunk further at a time.
+def bounded_groups(split: Split, rows: float, decode: bool) -> tuple[Group, ...]:
+    """Attention that takes as long however long a rollout is: in a decode step of ``rows`` rollouts, or of
+    ``rows`` tokens of a prefill or of training. Nothing where a model has no such layers."""
+    shape, groups = split.shape, []
+    if shape.num_linear_layers:
+        groups.append(_recurrence(split, rows, decode))
+    if shape.num_sliding_layers:
+        groups.append(_windows(split, rows, decode))
+    return tuple(groups)
+
+
+def _recurrence(split: Split, rows: float, decode: bool) -> Group:
+    """The states of linear-attention layers (Gated DeltaNet): a decode step reads and writes that of each
+    rollout; tokens of a prefill take it a chunk further at a time.
 
     A head with keys of k and values of v columns: 7·k·v operations for a token by itself; in chunks of c
-    tokens 2·c·(3·k + 2·v) + c² + 6·k·v (the paper's §3.3). Nothing where a model has no such layers.
+    tokens 2·c·(3·k + 2·v) + c² + 6·k·v (the paper's §3.3).
     """
     shape = split.shape
-    if not shape.num_linear_layers:
-        return ()
     heads, state = shape.linear_num_value_heads or 0, float(shape.linear_state_size)
     key, value = shape.linear_key_head_dim or 0, shape.linear_value_head_dim or 0
     moved = 2.0 * _STATE_BYTES * state
@@ -211,7 +220,22 @@ def recurrence_groups(split: Split, rows: float, decode: bool) -> tuple[Group, .
         moved = moved / _CHUNK + own * split.activation_bytes
     of_all = rows * shape.num_linear_layers / split.tensor_parallel
     flops, moved = of_all * flops, of_all * moved
-    return (Group(flops / split.rates.attention, moved / split.rates.memory, flops, moved),)
+    return Group(flops / split.rates.attention, moved / split.rates.memory, flops, moved)
+
+
+def _windows(split: Split, rows: float, decode: bool) -> Group:
+    """Layers with a sliding window, which is taken to be full."""
+    shape, tp = split.shape, split.tensor_parallel
+    pairs = rows * shape.num_sliding_layers * (shape.sliding_window or 0)
+    moved = pairs * shape.kv_width_on(tp) * split.kv_bytes
+    flops = shape.decode_attention_flops if decode else shape.pair_attention_flops
+    if not decode:
+        attended = shape.query_width + shape.output_width + shape.kv_width + shape.value_width
+        moved = (
+            moved / _QUERY_BLOCK + rows * shape.num_sliding_layers * attended * split.activation_bytes / tp
+        )
+    flops *= pairs / tp
+    return Group(flops / split.rates.attention, moved / split.rates.memory, flops, moved)
 
 
 def _unfused_bytes(split: Split, width: float) -> float:
@@ -249,7 +273,7 @@ def head_groups(split: Split, rows: float, normalised: bool) -> tuple[Group, ...
 def decode_attention(split: Split, context: float, traffic_factor: float) -> Group:
     """Attention of one new token of each rollout over ``context`` tokens in all (proportional to it)."""
     shape = split.shape
-    flops = shape.decode_attention_flops * shape.attention_layers * context / split.tensor_parallel
+    flops = shape.decode_attention_flops * shape.full_layers * context / split.tensor_parallel
     traffic = split.kv_bytes_per_token * traffic_factor * context
     return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
 
@@ -258,7 +282,7 @@ def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
     """Attention of ``tokens`` new tokens over ``pairs`` query-key pairs, as one FlashAttention kernel a
     layer. Latent attention reads keys and values that were made of the latents; those of the past are made
     again, which is not counted."""
-    shape, layers = split.shape, split.shape.attention_layers
+    shape, layers = split.shape, split.shape.full_layers
     flops = shape.pair_attention_flops * layers * pairs / split.tensor_parallel
     made = shape.kv_width + shape.value_width
     own = tokens * layers * (shape.query_width + shape.output_width + made)

@@ -16,12 +16,12 @@ from oppo_sim.costs.operators import (
     Group,
     Split,
     achievable_rates,
+    bounded_groups,
     collectives_seconds,
     decode_attention,
     forward_terms,
     head_groups,
     layer_groups,
-    recurrence_groups,
     total,
 )
 
@@ -159,8 +159,8 @@ class RooflineEngine:
         """Everything of a prefill that depends on its tokens alone."""
         rows = {"last": 1.0, "all": tokens, "none": 0.0}[self.logits]
         head = head_groups(self.split, rows, normalised=self.logits == "all") if self.logits != "none" else ()
-        recurrence = recurrence_groups(self.split, tokens, decode=False)
-        return (*layer_groups(self.split, tokens, touched), *recurrence, *head)
+        bounded = bounded_groups(self.split, tokens, decode=False)
+        return (*layer_groups(self.split, tokens, touched), *bounded, *head)
 
     def _layer_latency(self) -> float:
         return self.shape.num_hidden_layers * achieved(self.device, self.achievable).layer_latency_s
@@ -172,9 +172,9 @@ class RooflineEngine:
     def _decode(self, n_running: int) -> _Decode:
         """Both lines of n_running rollouts: the host's launches bound it below the knee, the device above."""
         split, rows = self.split, self.padded(n_running)
-        recurrence = recurrence_groups(split, rows, decode=True)
+        bounded = bounded_groups(split, rows, decode=True)
         head = head_groups(split, n_running, normalised=True)
-        seconds, parts = total((*layer_groups(split, rows), *recurrence, *head))
+        seconds, parts = total((*layer_groups(split, rows), *bounded, *head))
         per_token = decode_attention(split, 1.0, self.host.kv_traffic_factor)
         slope = per_token.seconds
         # Each rollout also attends to its own new token, hence n_running further tokens of context.

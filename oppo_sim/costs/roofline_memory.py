@@ -125,9 +125,7 @@ def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
             parts.models.actor, rollout.dtype
         )
         items = [*_rollout_items(parts), Item("activations", activations / rollout.tensor_parallel)]
-        if parts.models.actor.num_linear_layers:
-            items.append(_recurrent_states(parts))
-        return _Need(items, kv_bytes_per_token)
+        return _Need([*items, *_bounded_states(parts)], kv_bytes_per_token)
 
     def device(parts: Parts) -> _Need:
         context, items = parts.context, engine(parts).items
@@ -138,7 +136,7 @@ def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
         return _Need(items, kv_bytes_per_token)
 
     cure = "raise rollout.tensor_parallel or gpu_memory_utilization, or take a larger device"
-    if parts.models.actor.num_linear_layers:
+    if _bounded_states(parts):
         cure = f"lower rollout.max_num_seqs, {cure}"
     share = parts.rollout.gpu_memory_utilization
     shares = ((device, max(share, _DEVICE_SHARE)), (engine, share))
@@ -146,14 +144,16 @@ def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
     return math.floor(left / kv_bytes_per_token)
 
 
-def _recurrent_states(parts: Parts) -> Item:
-    """Of the rollouts of a batch that a replica has, or of as many as it may run."""
-    context, degree = parts.context, parts.rollout.tensor_parallel
+def _bounded_states(parts: Parts) -> list[Item]:
+    """What linear attention and sliding windows keep, whatever their length, of the rollouts of a batch that a
+    replica has, or of as many as it may run."""
+    context, rollout, shape = parts.context, parts.rollout, parts.models.actor
     at_once = math.ceil(context.rollout_batch_size / context.num_replicas)
     if context.max_num_seqs is not None:
         at_once = min(at_once, context.max_num_seqs)
-    size = at_once * parts.models.actor.state_bytes_per_rollout(degree)
-    return Item(f"states of linear attention of {at_once} rollouts", size)
+    size = at_once * shape.state_bytes_per_rollout(rollout.kv_value_bytes, rollout.tensor_parallel)
+    kind = "states of linear attention" if shape.num_linear_layers else "sliding windows"
+    return [Item(f"{kind} of {at_once} rollouts", size)] if size else []
 
 
 def check_scoring(parts: Parts) -> None:

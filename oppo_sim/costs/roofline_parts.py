@@ -3,7 +3,7 @@
 from typing import Literal
 
 from oppo_sim.costs.achieved import Achievable
-from oppo_sim.costs.device import Device, Dtype
+from oppo_sim.costs.device import Device, Dtype, value_bytes
 from oppo_sim.costs.hosts import HostRef
 from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Share, Strict
@@ -30,6 +30,11 @@ class RolloutEngine(Strict):
     max_num_batched_tokens: Count = 8192
     """Tokens of one forward at most, for the activation memory set aside."""
     achievable: Achievable = Achievable()
+
+    @property
+    def kv_value_bytes(self) -> float:
+        """Of an element of the KV cache."""
+        return 1.0 if self.kv_cache_dtype == "fp8" else value_bytes(self.dtype)
 
 
 class RewardModel(Strict):

@@ -19,10 +19,10 @@ from oppo_sim.costs.operators import (
     Group,
     Split,
     achievable_rates,
+    bounded_groups,
     forward_terms,
     head_groups,
     layer_groups,
-    recurrence_groups,
 )
 from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.training_config import REFIT_SCALING, RESHARD_SCALING, TrainingConfig, sync_rate
@@ -328,7 +328,7 @@ class RooflineTraining:
                 split,
                 lambda tokens, touched: (
                     *layer_groups(split, tokens, touched, fused=self.devices.fused_kernels),
-                    *recurrence_groups(split, tokens, decode=False),
+                    *bounded_groups(split, tokens, decode=False),
                     *self._head(model, tokens),
                 ),
                 model.shape.num_hidden_layers * self._achieved.layer_latency_s,

@@ -113,8 +113,11 @@ def make_table(query: KernelQuery) -> KernelTable:
         )
     with _asking(query):
         layers = [_layers(query, config, keep) for config, keep in _kinds(query.shape)]
-        decode = [[_decode_attention(layers, n, kv) for kv in KV_PER_ROLLOUT] for n in BATCHES]
-        prefill = [[_prefill_attention(layers, tokens, mean) for mean in CONTEXTS] for tokens in CHUNKS]
+        shape = query.shape
+        decode = [[_decode_attention(layers, shape, n, kv) for kv in KV_PER_ROLLOUT] for n in BATCHES]
+        prefill = [
+            [_prefill_attention(layers, shape, tokens, mean) for mean in CONTEXTS] for tokens in CHUNKS
+        ]
         return KernelTable(
             format=FORMAT,
             of=query,
@@ -325,9 +328,24 @@ def _rows(layers: Sequence[_Layers]) -> RowsTable:
     )
 
 
-def _decode_attention(layers: Sequence[_Layers], n_running: int, kv: int) -> float:
+def _decode_attention(layers: Sequence[_Layers], shape: ModelShape, n_running: int, kv: int) -> float:
     """Milliseconds."""
-    return sum(each.decode_ms(_ATTENTION.__contains__, n_running, kv) for each in layers)
+    window = _window(shape)
+
+    def at(length: int) -> float:
+        return sum(each.decode_ms(_ATTENTION.__contains__, n_running, length) for each in layers)
+
+    return at(kv) if window is None or kv <= window else _mixed(shape, at(kv), at(window))
+
+
+def _window(shape: ModelShape) -> int | None:
+    return shape.sliding_window if shape.num_sliding_layers else None
+
+
+def _mixed(shape: ModelShape, full: float, within: float) -> float:
+    """Of all layers, where they all attended to all tokens, and all to those in the window."""
+    share = shape.num_sliding_layers / shape.attention_layers
+    return full + share * (within - full)
 
 
 def pieces(tokens: float, mean_context: float) -> tuple[float, int, int]:
@@ -342,15 +360,24 @@ def pieces(tokens: float, mean_context: float) -> tuple[float, int, int]:
     return tokens / new, new, round(mean_context - new / 2.0)
 
 
-def _prefill_attention(layers: Sequence[_Layers], tokens: float, mean_context: float) -> float:
+def _prefill_attention(
+    layers: Sequence[_Layers], shape: ModelShape, tokens: float, mean_context: float
+) -> float:
     """Milliseconds; between whole numbers of rollouts it is linear."""
-    count, new, past = pieces(tokens, mean_context)
+    window = _window(shape)
 
-    def of(rollouts: int) -> float:
-        return sum(each.prefill_attention_ms(rollouts, new, past) for each in layers)
+    def at(context: float) -> float:
+        count, new, past = pieces(tokens, context)
 
-    low, high = max(1, floor(count)), max(1, ceil(count))
-    return of(low) if low == high else of(low) + (of(high) - of(low)) * (count - low)
+        def of(rollouts: int) -> float:
+            return sum(each.prefill_attention_ms(rollouts, new, past) for each in layers)
+
+        low, high = max(1, floor(count)), max(1, ceil(count))
+        return of(low) if low == high else of(low) + (of(high) - of(low)) * (count - low)
+
+    if window is None or mean_context <= window:
+        return at(mean_context)
+    return _mixed(shape, at(mean_context), at(float(window)))
 
 
 def _matrix(milliseconds: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:

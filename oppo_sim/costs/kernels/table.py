@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, ValidationError
 
 from oppo_sim.costs.kernels.devices import KernelEngine
-from oppo_sim.costs.model_shape import LATENT_FIELDS, LINEAR_FIELDS, ModelShape
+from oppo_sim.costs.model_shape import LATENT_FIELDS, LINEAR_FIELDS, SLIDING_FIELDS, ModelShape
 from oppo_sim.costs.profile import Grid, SecondsOrZero
 from oppo_sim.costs.strict import Count, Strict, first_problem
 from oppo_sim.errors import OppoError
@@ -106,7 +106,8 @@ def _unused(shape: ModelShape) -> set[str]:
     """Fields of kinds of attention that a shape does not have: tables are named without them."""
     latent = set() if shape.latent else set(LATENT_FIELDS)
     linear = set() if shape.num_linear_layers else {*LINEAR_FIELDS, "num_linear_layers", "attn_output_gate"}
-    return latent | linear
+    sliding = set() if shape.num_sliding_layers else set(SLIDING_FIELDS)
+    return latent | linear | sliding
 
 
 def kernel_shape(shape: ModelShape) -> ModelShape:

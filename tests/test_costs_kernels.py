@@ -135,6 +135,15 @@ def test_latent_attention_is_bound_by_the_latents_that_every_device_reads() -> N
     assert 0.8 < found.rows.seconds[at] / experts.rows.seconds[at] < 1.0
 
 
+def test_layers_with_a_window_attend_to_the_window(table: KernelTable) -> None:
+    windows = SMALL.model_copy(update={"num_sliding_layers": 12, "sliding_window": 127})
+    found = make.make_table(query(windows)).decode_attention
+    place, short = found.kv_per_rollout.index(4095), found.kv_per_rollout.index(127)
+    for row, full in zip(found.seconds, table.decode_attention.seconds, strict=True):
+        assert row[: short + 1] == full[: short + 1]
+        assert row[place] == pytest.approx(full[place] / 4 + full[short] * 3 / 4, rel=1e-4)
+
+
 def test_linear_attention_is_bound_by_the_states_that_a_decode_step_reads_and_writes() -> None:
     shape = MODELS["qwen3.5-35b-a3b"]
     found = make.make_table(query(shape, system="h100_sxm"))

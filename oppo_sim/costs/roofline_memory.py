@@ -145,8 +145,8 @@ def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
 
 
 def _bounded_states(parts: Parts) -> list[Item]:
-    """What linear attention and sliding windows keep, whatever their length, of the rollouts of a batch that a
-    replica has, or of as many as it may run."""
+    """What linear attention and sliding windows keep, whatever their length, of the rollouts of a batch that
+    a replica has, or of as many as it may run."""
     context, rollout, shape = parts.context, parts.rollout, parts.models.actor
     at_once = math.ceil(context.rollout_batch_size / context.num_replicas)
     if context.max_num_seqs is not None:

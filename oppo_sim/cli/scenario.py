@@ -179,9 +179,11 @@ def models_command(as_json: bool) -> None:
     for name, one in MODELS.items():
         experts = f", {one.num_experts} experts, {one.num_experts_per_tok} a token" if one.num_experts else ""
         kv = one.kv_bytes_per_token(2) / 2**10
+        state = one.state_bytes_per_rollout(2) / 2**20
+        kept = f" and {state:.0f} MiB a rollout" if state else ""
         click.echo(
-            f"{name:<{width}} {one.parameters / 1e9:>6.2f} B parameters {one.num_hidden_layers:>3} layers"
-            f" {kv:>4.0f} KiB KV a token{experts}"
+            f"{name:<{width}} {one.parameters / 1e9:>7.2f} B parameters {one.num_hidden_layers:>3} layers"
+            f" {kv:>4.0f} KiB KV a token{kept}{experts}"
         )
     say("\nAny other: a path to its config.json, or its shape inline (docs/costs.md).")
 

@@ -201,6 +201,25 @@ def test_shipped_scenarios_of_more_machines(
     assert_equal(run_columns(setup, engine="compiled"), run_columns(setup, engine="simpy"))
 
 
+@pytest.mark.parametrize("model", ["deepseek-v2-lite", "qwen3.5-35b-a3b"])
+def test_latent_and_linear_attention(model: str) -> None:
+    """Decodes and prefills of other operator groups than the shipped models have."""
+    changes = (
+        f"costs.actor_model={model}",
+        "costs.reward_model.model=deepseek-v2-lite",
+        "costs.kind=roofline",
+    )
+    less = (
+        "warmup_steps=1",
+        "training.lora_rank=8",
+        "training.critic=none",
+        "training.gradient_checkpointing=true",
+    )
+    setup = shipped("h200x8-vllm", "intra", 4, *changes, *less)
+    assert why_not(setup) is None
+    assert_equal(run_columns(setup, engine="compiled"), run_columns(setup, engine="simpy"))
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_a_policy_is_told_the_same_of_every_step(name: str) -> None:
     setup = shipped("h200-single", "sequential", 6, "warmup_steps=0", *ALONE)

@@ -91,7 +91,7 @@ def engine_scenario(engine: Engine) -> Scenario:
         "max_prompt_length": 16,
         "max_response_length": 16,
         "trace": {"synth": {"mean": 8.0, "p50": 7.0, "max_response_length": 16, "prompt_mean": 8.0}},
-        "training": {"num_gpus": 64, "critic": "none", "ref": False, "sharding": "full"},
+        "training": {"num_gpus": 1024, "critic": "none", "ref": False, "sharding": "full"},
         "placement": {"training": "separate"},
         "costs": costs,
     }

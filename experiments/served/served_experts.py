@@ -1,5 +1,5 @@
-"""Time per output token of served mixtures of experts, latent and linear attention among them, against NVIDIA's
-sample of served engines.
+"""Time per output token of served mixtures of experts, with latent and linear attention among them, against
+NVIDIA's sample of served engines.
 
     python experiments/served/served_experts.py predict   # predicted.csv; reads no measured seconds
     python experiments/served/served_experts.py score     # table.md: errors of both kinds of costs

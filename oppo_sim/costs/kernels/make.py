@@ -269,6 +269,8 @@ def _layers(query: KernelQuery, config: dict[str, object], keep: Callable[[str],
     from aiconfigurator_core.sdk.engine import EngineHandle
 
     degree, (matrices, experts) = query.tensor_parallel, _QUANTIZATION[query.dtype]
+    if query.other_products:
+        matrices = _QUANTIZATION["fp8_dynamic"][0]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         engine = EngineHandle.compile(

@@ -45,11 +45,19 @@ class KernelQuery(Strict):
     shape: ModelShape
 
     @property
+    def other_products(self) -> bool:
+        """Whether matrix products are those with scales of a token: vLLM's with scales of a block were
+        measured with their launches (59 to 791 µs where SGLang's of the same size take 10), which CUDA graphs
+        hide. Latent attention was measured whole."""
+        return self.engine == "vllm" and self.dtype == "fp8_block" and not self.shape.latent
+
+    @property
     def name(self) -> str:
         """Of its file: the same for the same content."""
         said = self.shape.model_dump(mode="json", exclude=_unused(self.shape))
         digest = hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=6).hexdigest()
-        dtype = self.dtype.replace("_", "-") + ("" if self.kv_cache_dtype == "bf16" else "-kvfp8")
+        dtype = self.dtype.replace("_", "-") + ("-dynamic" if self.other_products else "")
+        dtype += "" if self.kv_cache_dtype == "bf16" else "-kvfp8"
         engine = f"{self.system}-{self.engine}-{self.version}-tp{self.tensor_parallel}"
         return f"{engine}-{dtype}-{digest}.json.gz"
 

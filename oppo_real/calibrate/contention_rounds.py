@@ -3,9 +3,11 @@
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import get_native_id
 from time import perf_counter, sleep
 from typing import Any, Final, NamedTuple
@@ -34,7 +36,7 @@ class _Answer(RuntimeError):
 
 
 def measure_contention(
-    open_bench: Callable[[], Bench],
+    open_bench: Callable[..., Bench],
     engines: Sequence[tuple[EngineKind, str]],
     rounds: Mapping[Meeting, int],
     *,
@@ -46,7 +48,8 @@ def measure_contention(
     ``rounds``, in two processes that are kept for all.
 
     Args:
-        open_bench: makes the engines; called in both processes, so it must be picklable.
+        open_bench: makes the engines, ``models`` being the folder for theirs; called in both processes, so it
+            must be picklable.
         engines: which they are, each with its device.
         window_s: seconds of one turn; made longer where a unit takes longer.
         cores: CPU cores that both processes share in a meeting; None: all.
@@ -58,7 +61,14 @@ def measure_contention(
     windows: dict[Meeting, float] = {}
     meetings = tuple(rounds)
     shared = [None if cores is None else cores[meeting] for meeting in meetings]
-    with _workers(process_context(engines), open_bench, meetings, shared) as (workers, held):
+    # A process that has to be ended by force removes nothing.
+    with (
+        TemporaryDirectory(prefix="oppo-models-", ignore_cleanup_errors=True) as models,
+        _workers(process_context(engines), partial(open_bench, models=Path(models)), meetings, shared) as (
+            workers,
+            held,
+        ),
+    ):
         for done in range(max(rounds.values(), default=0)):
             for number, meeting in enumerate(meetings):
                 if rounds[meeting] <= done:

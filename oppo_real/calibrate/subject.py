@@ -113,9 +113,10 @@ def subject_of(scenario: "Scenario", engine: EngineKind | None = None) -> Subjec
     )
 
 
-def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench":
+def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False, models: Path | None = None) -> "Bench":
     """Build one replica, one scoring worker and the trainer. ``with_ref``: also a worker that streams the
-    reference model.
+    reference model; ``models``: a folder in which theirs get one of their own; None: the system's for
+    temporary ones.
 
     Raises OppoError for whatever cannot be built.
     """
@@ -133,15 +134,15 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench
     if subject.threads is not None:
         set_threads(subject.threads)
     with ExitStack() as opening:
-        folder = Path(opening.enter_context(TemporaryDirectory(prefix="oppo-models-")))
-        models = prepare_models(config, subject.seed, sizes.max_length, folder, with_ref)
+        folder = Path(opening.enter_context(TemporaryDirectory(prefix="oppo-models-", dir=models)))
+        sources = prepare_models(config, subject.seed, sizes.max_length, folder, with_ref)
         trainer = build_training(
-            config, subject.ppo() if sizes.training else None, models, subject.seed, with_ref
+            config, subject.ppo() if sizes.training else None, sources, subject.seed, with_ref
         )
         actor = build_actor(
             ActorSpec(
                 config.engine,
-                models.actor,
+                sources.actor,
                 Sampling(config.temperature, config.top_p, None, subject.seed),
                 subject.seed,
                 config.dtype,
@@ -158,7 +159,7 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench
         spec = partial(
             ScorerSpec,
             config.scorer,
-            models.reward,
+            sources.reward,
             subject.seed + 2,
             config.dtype,
             config.devices.scoring[0],
@@ -171,7 +172,7 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False) -> "Bench
         opening.callback(scorer.close)
         scorer_with_ref = None
         if with_ref:
-            reference = config.models.reference if config.models.reference is not None else models.reference
+            reference = config.models.reference if config.models.reference is not None else sources.reference
             scorer_with_ref = build_scorer(spec(reference=reference, reference_seed=subject.seed))
             opening.callback(scorer_with_ref.close)
         return Bench(

@@ -1,8 +1,10 @@
 """Two activities on one core, in two processes."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -65,6 +67,21 @@ def test_a_process_that_cannot_build_its_engine_says_why() -> None:
     with pytest.raises(OppoError, match="the actor takes 16"):
         meeting = meetings_of(make_plan(SIZES))[0]
         list(measure_contention(partial(open_bench, broken, SIZES), broken.engines, {meeting: 1}))
+
+
+def test_processes_that_are_killed_leave_no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    meeting = meetings_of(make_plan(SIZES))[0]
+    open_here = partial(open_bench, SUBJECT, SIZES)
+    measuring = measure_contention(open_here, SUBJECT.engines, {meeting: 2}, window_s=0.1)
+    next(measuring)
+    assert list(tmp_path.rglob("oppo-models-*"))
+    for process in multiprocessing.active_children():
+        process.kill()
+    with pytest.raises(OppoError, match="ended early"):
+        next(measuring)
+    assert not list(tmp_path.rglob("oppo-models-*"))
 
 
 def met(rollouts: int, *rounds: Round) -> Contention:

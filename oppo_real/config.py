@@ -7,7 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from oppo_real.placement.connected import WORKER_TIMEOUT_S
-from oppo_real.placement.engines import ENGINES, EngineKind, gpu_number
+from oppo_real.placement.engines import (
+    ENGINES,
+    EngineKind,
+    gpu_number,
+    require_arguments,
+    require_engine,
+)
 from oppo_real.ppo.config import PPOConfig
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Share, Strict
 from oppo_sim.costs.training_config import TrainingConfig
@@ -257,3 +263,11 @@ def parse_real_config(section: Mapping[str, Any], where: str = "scenario") -> Re
     except ValidationError as error:
         problems = problems_of(error, data, RealConfig.model_json_schema(), ("real",))
         raise OppoError(f"{where}: {problems[0].sentence}{more_than_one(problems)}") from None
+
+
+def check_engines(config: RealConfig) -> None:
+    """Raises OppoError for engines that are not installed, or do not take the arguments that are given."""
+    for engine in ("torch", config.engine, config.scorer):
+        require_engine(engine)
+    require_arguments(config.engine, config.actor_args, "real.actor_args")
+    require_arguments(config.scorer, config.scorer_args, "real.scorer_args")

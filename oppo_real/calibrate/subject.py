@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from oppo_real.calibrate.plan import Sizes
-from oppo_real.config import RealConfig, real_config
+from oppo_real.config import RealConfig, check_engines, real_config
 from oppo_real.node import cpu_model, versions_of
 from oppo_real.placement.engines import EngineKind
 from oppo_sim.costs.profile import Profile
@@ -125,12 +125,11 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False, models: P
     from oppo_real.calibrate.bench import Bench
     from oppo_real.engines.interface import Sampling
     from oppo_real.placement.cores import set_threads
-    from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer, require_engine
+    from oppo_real.placement.engines import ActorSpec, ScorerSpec, build_actor, build_scorer
     from oppo_real.run.models import build_training, prepare_models
 
     config = subject.config.model_copy(update={"mode": "replay"})  # models are not fitted to a task first
-    for engine in ("torch", config.engine, config.scorer):
-        require_engine(engine)
+    check_engines(config)
     if subject.threads is not None:
         set_threads(subject.threads)
     with ExitStack() as opening:

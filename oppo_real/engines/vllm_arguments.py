@@ -1,10 +1,12 @@
 """What the engines give vLLM: arguments of engines, of sampled requests, of scored ones. Nothing of vLLM is
 needed to say so; tests/real/test_vllm_arguments.py looks for the names in each version."""
 
+import ast
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +31,25 @@ class Sizes:
     max_num_seqs: int = 64
     kv_capacity_tokens: int | None = None
     """Rounded up to whole blocks; None: what vLLM finds free on a GPU, 1 GiB on a CPU."""
+
+
+def installed_arguments() -> frozenset[str] | None:
+    """Names that ``EngineArgs`` of the installed vLLM takes, read from its file: to import it takes many
+    seconds. None where they are not found there."""
+    found = find_spec("vllm")
+    if found is None or found.origin is None:
+        return None
+    try:
+        text = (Path(found.origin).parent / "engine" / "arg_utils.py").read_text(encoding="utf-8")
+        bodies = [
+            node.body
+            for node in ast.parse(text).body
+            if isinstance(node, ast.ClassDef) and node.name == "EngineArgs"
+        ]
+    except (OSError, ValueError, SyntaxError):
+        return None
+    fields = (line.target for body in bodies for line in body if isinstance(line, ast.AnnAssign))
+    return frozenset(target.id for target in fields if isinstance(target, ast.Name)) or None
 
 
 def actor_arguments(

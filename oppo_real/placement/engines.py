@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from importlib.util import find_spec
 from math import prod
 from typing import Any, Final, Literal, TypeVar
@@ -57,6 +58,8 @@ class ScorerSpec:
 
 Spec = TypeVar("Spec", ActorSpec, ScorerSpec)
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_LISTED: Final = 10
+"""Arguments of an engine that a sentence can name."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,10 @@ class EngineFacts:
     """It takes the first GPUs that its process sees, whatever its device is called."""
     args_inside_ray: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of an engine that is spread over devices inside a worker of Ray."""
-    arguments: tuple[str, ...] | None = None
-    """Further arguments that its replicas and scorers take; None: it checks them itself."""
+    arguments: Callable[[], frozenset[str] | None] = lambda: None
+    """Names of further arguments that its replicas and scorers take; None: they are not known."""
+    check_argument: Callable[[str, Any], str | None] = lambda name, value: None
+    """What is wrong with the value of one, in words; None: nothing that can be said before it is built."""
     preload: tuple[str, ...] = ()
     """Modules that take seconds to import, and use no device when they are imported."""
 
@@ -95,12 +100,21 @@ def spread_over(engine: EngineKind, engine_args: Mapping[str, Any]) -> int:
 
 def require_arguments(engine: EngineKind, engine_args: Mapping[str, Any], where: str) -> None:
     """Raises OppoError for an argument that the engine does not take; ``where``: the field that gives it."""
-    known = ENGINES[engine].arguments
-    unknown = [] if known is None else [name for name in engine_args if name not in known]
-    if known is not None and unknown:
-        raise OppoError(
-            f"{where}: the {engine} engine has no argument {unknown[0]!r} here; it takes {', '.join(known)}"
-        )
+    known = ENGINES[engine].arguments() if engine_args else None
+    for name, value in engine_args.items():
+        if known is not None and name not in known:
+            raise OppoError(
+                f"{where}: the {engine} engine has no argument '{name}' here; {_instead(name, known)}"
+            )
+        if wrong := ENGINES[engine].check_argument(name, value):
+            raise OppoError(f"{where}: {name} is {value!r} but must be {wrong}")
+
+
+def _instead(name: str, known: frozenset[str]) -> str:
+    if len(known) <= _LISTED:
+        return f"it takes {', '.join(sorted(known))}"
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else "leave it out"
 
 
 def gpu_number(device: str) -> int | None:
@@ -192,6 +206,17 @@ def _torch_scorer(spec: ScorerSpec) -> Scorer:
     )
 
 
+def _positive_whole(_name: str, value: Any) -> str | None:
+    fits = value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
+    return None if fits else "a whole number of at least 1, or null"
+
+
+def _vllm_arguments() -> frozenset[str] | None:
+    from oppo_real.engines.vllm_arguments import installed_arguments
+
+    return installed_arguments()
+
+
 def _vllm_actor(spec: ActorSpec) -> Actor:
     from oppo_real.engines.vllm_actor import VllmActor
 
@@ -228,7 +253,8 @@ ENGINES: Final[Mapping[EngineKind, EngineFacts]] = {
         ("torch", "transformers"),
         _torch_actor,
         _torch_scorer,
-        arguments=("max_batched_tokens",),
+        arguments=lambda: frozenset({"max_batched_tokens"}),
+        check_argument=_positive_whole,
         preload=(
             "oppo_real.engines.torch_actor",
             "oppo_real.engines.torch_scorer",
@@ -243,6 +269,7 @@ ENGINES: Final[Mapping[EngineKind, EngineFacts]] = {
         # It has no attention for heads of 16 on a CPU.
         tiny_model={"num_attention_heads": 2, "num_key_value_heads": 2},
         parallel_args=("tensor_parallel_size", "pipeline_parallel_size"),
+        arguments=_vllm_arguments,
         first_gpus=True,
         # It would look for the GPUs of a split engine in bundles of its own; they are in the actor's.
         args_inside_ray={"distributed_executor_backend": "mp"},

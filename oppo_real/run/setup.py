@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from oppo_real.config import RealConfig, real_config
+from oppo_real.config import RealConfig, check_engines, real_config
 from oppo_real.engines.interface import Sampling
 from oppo_real.placement.cores import available_cores, bound, check_cores
 from oppo_real.placement.engines import (
@@ -16,8 +16,6 @@ from oppo_real.placement.engines import (
     ScorerSpec,
     build_actor,
     build_scorer,
-    require_arguments,
-    require_engine,
     require_ray,
 )
 from oppo_real.placement.interface import WorkerGroup
@@ -133,11 +131,7 @@ def build_real_setup(
     config = real_config(scenario)
     base = build_setup(scenario, policy=policy, policy_settings=settings, steps=steps, seed=seed)
     chosen = base.policy_factory()
-    require_engine("torch")
-    for engine in (config.engine, config.scorer):
-        require_engine(engine)
-    require_arguments(config.engine, config.actor_args, "real.actor_args")
-    require_arguments(config.scorer, config.scorer_args, "real.scorer_args")
+    check_engines(config)
     cores = config.placement.cores
     for where, lists in (("driver", [cores.driver]), ("rollout", cores.rollout), ("scoring", cores.scoring)):
         for listed in lists or ():

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oppo_real.config import real_config
+from oppo_real.run.setup import build_real_setup
 from oppo_real.validate.predict import as_run
 from oppo_sim.costs.profile import Profile, load_profile, save_profile
 from oppo_sim.costs.profile_config import ProfileCostConfig
@@ -38,6 +39,7 @@ def have_search(
             f" not measured here: 'oppo calibrate {file} -o profile.json', then with --profile profile.json"
             " the same command makes the search, too"
         )
+    build_real_setup(scenario, policy="sequential")  # a search takes long: first, what cannot run at all
     kept = beside(folder, ".profile.json")
     with write_errors(kept):
         kept.parent.mkdir(parents=True, exist_ok=True)

@@ -200,6 +200,14 @@ def test_what_cannot_be_run_is_refused_before_a_search(tmp_path: Path) -> None:
         run(file, "--from-tune", str(tmp_path / "none"))
     with pytest.raises(OppoError, match="has no real section"):
         run(scenario_file(tmp_path, real=None), "--from-tune", str(tmp_path / "none"))
+    (tmp_path / "measured.json").write_text(json.dumps(profile_content()))
+    costs = {"kind": "profile", "path": "measured.json"}
+    with pytest.raises(OppoError, match=r"^real.actor_args: the torch engine has no argument 'foo'"):
+        run(
+            scenario_file(tmp_path, costs=costs, real={**REAL, "actor_args": {"foo": 1}}),
+            "--from-tune",
+            str(tmp_path / "none"),
+        )
     assert not (tmp_path / "none").exists()
 
 

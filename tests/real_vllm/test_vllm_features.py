@@ -72,3 +72,28 @@ def test_probing_sees_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not features.reset_running_requests
     with pytest.raises(OppoError, match="has no reset of running requests, which this engine needs"):
         features.need(reset_of_running_requests=features.reset_running_requests)
+
+
+def test_arguments_are_known_without_loading_vllm_and_a_wrong_one_is_refused_before() -> None:
+    code = (
+        "import sys\n"
+        "from oppo_real.config import check_engines, parse_real_config\n"
+        "from oppo_real.engines.vllm_arguments import installed_arguments\n"
+        "known = installed_arguments()\n"
+        "check_engines(parse_real_config({'engine': 'vllm', 'actor_args': {'block_size': 32}}))\n"
+        "try:\n"
+        "    check_engines(parse_real_config({'engine': 'vllm', 'actor_args': {'block_sise': 32}}))\n"
+        "except Exception as error:\n"
+        "    print(error)\n"
+        "assert 'vllm' not in sys.modules and 'torch' not in sys.modules\n"
+        "import dataclasses\n"
+        "from oppo_real.engines.vllm_probe import require_vllm\n"
+        "assert known == {field.name for field in dataclasses.fields(require_vllm().EngineArgs)}, known\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "real.actor_args: the vllm engine has no argument 'block_sise' here; did you mean 'block_size'?\n"
+    )

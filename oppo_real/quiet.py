@@ -3,12 +3,28 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 
 
 def quiet_torch() -> None:
     """No warnings of torch's own kernels on the terminal, where they tear a progress line. It is read when
     torch is loaded, so before that."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def quiet_tracker() -> None:
+    """No warning of leaked semaphores at the end of a command that had to end a worker by force: the process
+    of ``multiprocessing`` that would warn removes them itself. It is started here, once."""
+    name, before = "PYTHONWARNINGS", os.environ.get("PYTHONWARNINGS")
+    own = "ignore::UserWarning:multiprocessing.resource_tracker"
+    os.environ[name] = f"{before},{own}" if before else own
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 @contextmanager

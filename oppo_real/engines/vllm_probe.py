@@ -13,7 +13,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from oppo_real.quiet import quiet_torch
+from oppo_real.quiet import quiet_torch, quiet_tracker
 from oppo_sim.errors import OppoError
 
 _BREAKERS = ("torchvision", "torchaudio", "torchcodec")
@@ -88,6 +88,7 @@ def _quiet() -> None:
     logging.getLogger("vllm").addHandler(logging.NullHandler())
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"vllm\b")
     quiet_torch()
+    quiet_tracker()
 
 
 def probe_vllm() -> VllmFeatures:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from oppo_real.placement.cores import available_cores, bind
 from oppo_real.placement.engines import ENGINES, EngineKind
+from oppo_real.quiet import quiet_tracker
 
 StartMethod = Literal["forkserver", "spawn"]
 """Of ``multiprocessing``. Neither inherits what the driver holds, a CUDA context for one."""
@@ -30,6 +31,7 @@ def start_method(engine: EngineKind, device: str) -> StartMethod:
 def process_context(engines: Iterable[tuple[EngineKind, str]]) -> ForkServerContext | SpawnContext:
     """For a process that holds these engines, each with its device."""
     engines = list(engines)
+    quiet_tracker()
     if any(start_method(*each) == "spawn" for each in engines):
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

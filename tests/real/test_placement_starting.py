@@ -1,7 +1,10 @@
 """Worker processes on a CPU are forks of one that has the engine loaded, and see what the driver sees."""
 
+import multiprocessing
 import os
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +57,34 @@ def test_a_fork_has_the_environment_and_the_cores_that_the_driver_has_when_it_st
     assert "PATH" not in environment
     assert cores == {min(before)}
     assert folder == str(tmp_path)
+
+
+def hold_a_semaphore(connection: Any) -> None:
+    held = multiprocessing.get_context("spawn").Semaphore()
+    connection.send(held is not None)
+    connection.recv()
+
+
+def end_one_by_force() -> None:
+    context = process_context([("vllm", "cpu")])
+    ours, theirs = context.Pipe()
+    process = new_process(context, hold_a_semaphore, theirs)
+    process.start()
+    assert ours.recv()
+    process.terminate()
+    process.join()
+
+
+def test_a_worker_that_is_ended_by_force_leaves_no_words_of_pythons_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"from {__name__} import end_one_by_force as end; end()"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_beside_a_gpu_and_for_an_engine_that_says_nothing_it_is_a_new_interpreter() -> None:

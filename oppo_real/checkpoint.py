@@ -17,6 +17,7 @@ from oppo_sim.columns import RolloutRow
 from oppo_sim.errors import OppoError
 from oppo_sim.files import whole_file
 from oppo_sim.plain_json import plain
+from oppo_sim.report.labels import counted
 from oppo_sim.results.sinks import Sink
 from oppo_sim.turns import ToolWait
 
@@ -183,7 +184,7 @@ def read_checkpoint(path: Path, expected_run: str, steps: int) -> Saved:
 def nothing_left(path: Path, done: int) -> OppoError:
     """The sentence for a run that has all its steps."""
     return OppoError(
-        f"checkpoint {path} is at the end of step {done - 1}: nothing is left to do; raise steps to go on"
+        f"checkpoint {path} has all {counted(done, 'step')}: nothing is left to do; raise steps to go on"
     )
 
 

@@ -21,7 +21,7 @@ from oppo_sim.fast.choose import engine_of
 from oppo_sim.manifest import run_manifest
 from oppo_sim.one_run import ProgressSink, check_timeline, run_setup, with_sync_warnings
 from oppo_sim.plain_json import plain
-from oppo_sim.report.labels import Unit, clock_unit
+from oppo_sim.report.labels import Unit, clock_unit, told_done
 from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed_columns
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise, summary_record
@@ -288,7 +288,7 @@ def _simulate_into(
         done = len(frames.steps())
         if isinstance(error, OppoError) and done:
             raise OppoError(
-                f"{error} (step {done - 1} was done; nothing of the run is kept in {request.folder})"
+                f"{error} ({told_done(done)}; nothing of the run is kept in {request.folder})"
             ) from error
         raise
     if table is not None:

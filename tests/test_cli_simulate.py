@@ -399,7 +399,7 @@ def test_a_run_that_fails_midway_says_so_and_does_not_stand_in_the_way_of_the_ne
         assert_refused(
             oppo(*arguments),
             "step 3: select() must name 4",
-            "mend the policy (step 2 was done; nothing of the run is kept in run)",
+            "mend the policy (3 steps were done; nothing of the run is kept in run)",
         )
         assert not Path("run").exists()
     (tmp_path / "mine.py").write_text(late + mistake.replace("== 3", "< 0"))

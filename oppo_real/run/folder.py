@@ -8,10 +8,10 @@ from oppo_real.checkpoint import FILE, Checkpoints, nothing_left
 from oppo_real.run.record import Record
 from oppo_real.run.setup import RealSetup
 from oppo_real.run.start import Progress, execute, real_manifest
-from oppo_sim.columns import RESPONSE_LENGTH, STEP, TRAINED_STEP
+from oppo_sim.columns import RESPONSE_LENGTH, TRAINED_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.files import partial_path
-from oppo_sim.report.labels import counted
+from oppo_sim.report.labels import counted, told_done
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.run_folder import JOURNAL, MANIFEST, TRACE, RunFolder, open_run_folder
 from oppo_sim.run_kinds import MEASURED
@@ -156,10 +156,9 @@ def _failed(error: OppoError, record: Record, resumable: bool) -> OppoError:
     """What failed, and what is left of the run."""
     if not record.metric_rows:
         return error
-    last = record.metric_rows[-1][STEP]
+    done = told_done(len(record.metric_rows))
     if resumable:
         return OppoError(
-            f"{error} (step {last} was done; the folder keeps a checkpoint: --resume goes on from it, --force"
-            " starts anew)"
+            f"{error} ({done}; the folder keeps a checkpoint: --resume goes on from it, --force starts anew)"
         )
-    return OppoError(f"{error} (step {last} was done; without a checkpoint nothing of the run is kept)")
+    return OppoError(f"{error} ({done}; without a checkpoint nothing of the run is kept)")

@@ -132,7 +132,7 @@ def execute(
                 restored()
             if progress is not None:
                 progress(first, {})
-        tell("in its first step")
+        tell("in its first step" if state is None else "in the first step since it goes on")
         record.resolved = opened.resolved
         record.spans, record.markers = plant.meters.spans, plant.meters.markers
         plant.run()

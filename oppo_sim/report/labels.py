@@ -153,6 +153,11 @@ def counted(number: int, one: str) -> str:
     return f"{number:,} {one if number == 1 else one + 's'}"
 
 
+def told_done(steps: int) -> str:
+    """``1 step was done``, ``2 steps were done``."""
+    return f"{counted(steps, 'step')} {'was' if steps == 1 else 'were'} done"
+
+
 def capital(text: str) -> str:
     """A text as a sentence begins."""
     return f"{text[:1].upper()}{text[1:]}"

@@ -135,7 +135,7 @@ def test_a_killed_actor_ends_the_run_with_its_own_error_and_the_run_resumes(
     assert f" (process {killed[0]} on " in said
     assert ") died (" in said
     assert said.endswith(
-        "go on from the last checkpoint with --resume (step 2 was done; the folder keeps a checkpoint: "
+        "go on from the last checkpoint with --resume (3 steps were done; the folder keeps a checkpoint: "
         "--resume goes on from it, --force starts anew)"
     )
     seen: list[int] = []

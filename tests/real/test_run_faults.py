@@ -106,7 +106,7 @@ def test_a_disk_that_is_full_at_a_checkpoint_loses_nothing_that_was_saved(
         broken_disk(folder, on_change=full_from(third)),
     ):
         _inline(folder)
-    assert "(step 2 was done; the folder keeps a checkpoint" in str(raised.value)
+    assert "(3 steps were done; the folder keeps a checkpoint" in str(raised.value)
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.pt", "unfinished.jsonl"]
     _inline(folder, resume=True)
     assert_whole(folder)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from oppo_real.config import RealConfig
 from oppo_real.engines.models import build_causal_lm, build_value_model
@@ -193,7 +194,13 @@ def _save(model: torch.nn.Module, folder: Path) -> str:
     if not folder.is_dir():
         writer: Any = model
         unfinished = folder.with_suffix(".part")
-        with without_bars():
-            writer.save_pretrained(str(unfinished))
-        unfinished.rename(folder)
+        try:
+            with without_bars():
+                writer.save_pretrained(str(unfinished))
+            unfinished.rename(folder)
+        except (OSError, SafetensorError) as error:
+            raise OppoError(
+                f"cannot write the model that the engines read to {folder} ({error}): free space there, or"
+                " name another folder (TMPDIR; on several machines real.placement.cluster.shared_folder)"
+            ) from error
     return str(folder)

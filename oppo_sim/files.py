@@ -127,6 +127,19 @@ def unmark(path: Path) -> None:
     sync_folder(path.parent)
 
 
+def check_can_write(path: Path) -> None:
+    """Make the folder of a file that is to be written in the end, and see that it takes one.
+
+    Raises OppoError.
+    """
+    with write_errors(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        make_folder(path.parent)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+
+
 @contextmanager
 def new_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Name of a temporary file beside ``path``; it takes that name when the block has ended well, and is

@@ -130,10 +130,11 @@ def measure_session(
     contention: list[Contention] = []
     missing: list[str] = []
     if effort.contention:
-        progress(len(visits), len(plan.points) * effort.repeats, "contention")
         # Two processes are about to build the same engines on the same device, which must be empty by then
         _free_devices()
-        contention = _measure_contention(open_here, subject, plan, cache, effort, start, 2 * building)
+        contention = _measure_contention(
+            open_here, subject, plan, cache, effort, start, 2 * building, progress
+        )
         measured = {one.meeting for one in contention}
         missing = [one.label for one in meetings_of(plan) if one not in measured]
         if missing:
@@ -304,6 +305,7 @@ def _measure_contention(
     effort: Effort,
     start: float,
     building: float,
+    progress: Progress,
 ) -> list[Contention]:
     meetings = meetings_of(plan)
     cores = {meeting: subject.cores_of(meeting.activities) for meeting in meetings}
@@ -325,6 +327,8 @@ def _measure_contention(
 
     # Some rounds are better than none.
     left = effort.budget_s - (perf_counter() - start) - building
+    done, planned = sum(map(len, found.values())), sum(map(effort.rounds_of, meetings))
+    progress(done, planned, "contention, rounds")
     if missing and left >= 4 * effort.window_s:
         for meeting, measured in measure_contention(
             open_here,
@@ -336,6 +340,8 @@ def _measure_contention(
         ):
             cache.put(keys[meeting], len(found[meeting]), measured._asdict())
             found[meeting].append(measured)
+            done += 1
+            progress(done, planned, "contention, rounds")
     return [contention_of(meeting, rounds) for meeting, rounds in found.items() if rounds]
 
 

@@ -40,7 +40,7 @@ from oppo_sim.cli.progress import progress_bar, say_notes
     " given away.",
 )
 @options.SEED
-@options.FORCE
+@click.option("--force", is_flag=True, help="Replace a profile that is there.")
 @options.FIGURES
 @options.JSON
 def command(
@@ -66,6 +66,7 @@ def command(
     """
     import json
 
+    from oppo_real.calibrate.contention import disagreement
     from oppo_real.calibrate.plan import sizes_of
     from oppo_real.calibrate.profile import samples_text
     from oppo_real.calibrate.report import calibration_figure, fit_tables, remarks, save_figure
@@ -73,6 +74,7 @@ def command(
     from oppo_real.calibrate.share import with_parameters, write_shared
     from oppo_real.calibrate.subject import subject_of
     from oppo_sim.errors import OppoError
+    from oppo_sim.files import check_can_write
     from oppo_sim.plain_json import plain
     from oppo_sim.report.terminal import table_console
     from oppo_sim.scenario.load import load_scenario
@@ -89,6 +91,8 @@ def command(
         repeats=repeats, budget_s=budget_s, contention=contention, seed=loaded.seed if seed is None else seed
     )
     kept = cache or path.parent / ".oppo-calibrate"
+    for each in (path, kept / "points"):  # before minutes of measuring
+        check_can_write(each)
     with progress_bar(f"calibrate {loaded.name}", 1, as_json) as (bar, task):
 
         def progress(done: int, total: int, label: str) -> None:
@@ -109,6 +113,10 @@ def command(
         told = with_parameters(calibration.profile, subject.config.models)
         shared = write_shared(told, samples_text(session.visits, session.contention), share)
     notes = [*session.notes, *remarks(calibration)]
+    if disagreement(session.contention, effort.seed):
+        notes.append(
+            f"what was measured together is kept with the rest: delete {kept} before you measure anew"
+        )
     if as_json:
         files = {name: str(getattr(written, name)) for name in ("profile", "report", "samples")}
         if figure is not None:

@@ -1,6 +1,7 @@
 """``oppo calibrate`` from a scenario file to the simulator."""
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from oppo_real.calibrate import session as session_module
+from oppo_real.calibrate.contention import Meeting, Round
 from oppo_sim.cli.main import oppo as group
 from oppo_sim.cli.main import run as oppo
 from oppo_sim.costs.profile import load_profile
@@ -106,6 +108,41 @@ def test_interrupting_says_where_the_points_are(tmp_path: Path, monkeypatch: pyt
     assert result.exit_code != 0
     assert ".oppo-calibrate" in result.stderr
     assert not (tmp_path / "p.json").exists()
+
+
+def test_what_cannot_be_measured_or_written_is_refused_before_an_engine_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, profile = scenario_file(tmp_path), str(tmp_path / "p.json")
+    with pytest.raises(OppoError, match=r"^real.actor_args: the torch engine has no argument 'foo' here"):
+        run(file, "-o", profile, "--set", "real.actor_args={foo: 1}")
+    with pytest.raises(OppoError, match=r"^real.scorer_args: max_batched_tokens is 'many' but must be"):
+        run(file, "-o", profile, "--set", "real.scorer_args={max_batched_tokens: many}")
+    monkeypatch.setattr(session_module, "open_bench", lambda *_, **__: pytest.fail("built engines"))
+    (tmp_path / "file").touch()
+    for given in (
+        ("-o", str(tmp_path / "file" / "p.json"), "--cache", str(tmp_path / "points")),
+        ("-o", profile, "--cache", str(tmp_path / "file")),
+        ("-o", str(tmp_path), "--force"),
+    ):
+        with pytest.raises(OppoError, match="a file stands where a folder is needed, or the reverse"):
+            run(file, *given)
+
+
+def test_rounds_that_tell_nothing_are_kept_and_where_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disturbed(
+        _open: Any, _engines: Any, rounds: Mapping[Meeting, int], **_: Any
+    ) -> Iterator[tuple[Meeting, Round]]:
+        for meeting in rounds:
+            yield meeting, Round((1.0, 1.0), (1.25, 1.25), (0.5, 0.5))
+
+    monkeypatch.setattr(session_module, "measure_contention", disturbed)
+    given = (scenario_file(tmp_path), "-o", str(tmp_path / "p.json"), "--repeats", "1", "--no-figures")
+    said = " ".join(run(*given, "--budget-s", "60").stderr.split())
+    assert "measure on a quieter machine" in said
+    assert f"delete {tmp_path / '.oppo-calibrate'} before you measure anew" in said
 
 
 def test_a_scenario_without_a_real_section_is_refused() -> None:

@@ -325,7 +325,10 @@ def test_other_work_is_told_and_only_what_the_budget_left_out_is_incomplete(
 
     monkeypatch.setattr("oppo_real.calibrate.session.measure_contention", rounds)
     effort = replace(EFFORT, contention=True, rounds=1)
-    session = measure_session(SUBJECT, SIZES, tmp_path, effort)
+    told: list[tuple[int, int, str]] = []
+    session = measure_session(SUBJECT, SIZES, tmp_path, effort, lambda *one: told.append(one))
+    assert told[-1][:2] == (len(session.contention), len(session.contention) + left_out), "of rounds"
+    assert "contention" in told[-1][2]
     missing, other = session.notes
     assert not session.complete
     assert missing.startswith("the budget left no time for ")

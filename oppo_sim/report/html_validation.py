@@ -178,7 +178,7 @@ def _decisions(record: Mapping[str, Any]) -> Grid:
     )
     return Grid(
         "Decisions of each real run",
-        ("policy", "repeat", "steps alike", "trained in the same step", "first difference"),
+        ("policy", "repeat", "steps alike", "trained in the same step", "first difference, steps from 0"),
         rows,
         frozenset({1, 2, 3}),
     )

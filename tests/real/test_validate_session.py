@@ -78,7 +78,9 @@ def test_in_lock_step_every_decision_agrees(tmp_path: Path) -> None:
         folder.path(f"figures/{name}.png").read_bytes().startswith(b"\x89PNG")
         for name in ("stages", "speedups", "steps")
     )
-    assert "](figures/speedups.png)" in folder.path("validation.md").read_text()
+    page = folder.path("validation.md").read_text()
+    assert "](figures/speedups.png)" in page
+    assert "| first difference, steps from 0 |" in page
     assert not list(tmp_path.glob("out.*"))
 
 

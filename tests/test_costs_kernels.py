@@ -158,6 +158,21 @@ def test_linear_attention_is_bound_by_the_states_that_a_decode_step_reads_and_wr
         assert roofline.decode_time(n, n * kv) == pytest.approx(decode_s(found, n, kv), rel=0.25)
 
 
+def test_sparse_attention_takes_less_of_long_rollouts() -> None:
+    dense, sparse = (
+        make.make_table(query(MODELS[name], 8, dtype="fp8_block")).decode_attention
+        for name in ("deepseek-v3", "deepseek-v3.2")
+    )
+    row, long = dense.n_running.index(64), dense.kv_per_rollout.index(65535)
+    assert sparse.seconds[row][long] < 0.6 * dense.seconds[row][long]
+    shape, device = MODELS["deepseek-v3.2"], find_device("H200")
+    slope = [
+        engine.decode_time(64, 64 * 60_000.0) - engine.decode_time(64, 64 * 50_000.0)
+        for engine in (RooflineEngine(one, device, 8, "fp8") for one in (shape, MODELS["deepseek-v3"]))
+    ]
+    assert slope[0] < 0.3 * slope[1]
+
+
 def test_latent_attention_without_experts_was_not_measured() -> None:
     dense = {"num_experts": 0, "num_experts_per_tok": 0, "moe_intermediate_size": None}
     dense |= {"shared_expert_intermediate_size": 0, "num_dense_layers": 0}

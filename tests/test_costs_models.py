@@ -200,6 +200,9 @@ def test_short_windows_keep_as_much_however_long_a_rollout_is() -> None:
         ("moonshotai/Moonlight-16B-A3B-Instruct", 15_960_108_544, 26 * 2048),
         ("deepseek-ai/DeepSeek-R1-0528", 671_026_404_352, 58 * 7168),
         ("moonshotai/Kimi-K2-Instruct-0905", 1_026_408_209_408, 60 * 7168),
+        # DeepseekV32ForCausalLM and GlmMoeDsaForCausalLM.
+        ("deepseek-ai/DeepSeek-V3.2", 671_877_929_216, 58 * 7168),
+        ("zai-org/GLM-5", 743_911_199_232, 75 * 6144),
     ],
 )
 def test_latent_attention_has_the_parameters_of_the_public_models(
@@ -221,6 +224,18 @@ def test_latent_attention_caches_a_latent_and_a_rotary_key_on_every_device() -> 
     large = MODELS["deepseek-v3"]
     # "37B activated": the head counts, the embedding does not.
     assert large.active_matrix_params + large.lm_head_params == pytest.approx(37e9, rel=0.015)
+
+
+def test_sparse_attention_keeps_all_tokens_and_attends_to_some() -> None:
+    shape, dense = MODELS["deepseek-v3.2"], MODELS["deepseek-v3"]
+    # A key of 128 columns in 8 bits with its scale beside the latent, on every device.
+    assert shape.kv_bytes_per_token(2.0, 8) == dense.kv_bytes_per_token(2.0, 8) + 61 * (128 + 4)
+    assert shape.state_bytes_per_rollout(2.0) == 0.0
+    assert (shape.window_layers, shape.window) == (61, 2048)
+    # 1536 x 64 x 128 of queries from their latent, 7168 x 128 of the key, 7168 x 64 of the heads' weights
+    added = 12_582_912 + 917_504 + 458_752
+    assert shape.attention_matrix_params - dense.attention_matrix_params == added
+    assert shape.replicated_attention_params - dense.replicated_attention_params == added
 
 
 # Counted by transformers' Qwen3NextForCausalLM, Qwen3_5ForCausalLM and Qwen3_5MoeForCausalLM of the public
@@ -273,7 +288,11 @@ def test_kv_bytes_per_token() -> None:
         ({**MIXTRAL_8X7B, "num_experts_per_tok": 9}, "num_experts_per_tok must be 1 to 8"),
         ({**MIXTRAL_8X7B, "decoder_sparse_step": 0}, "decoder_sparse_step"),
         ({**QWEN25_05B, "kv_lora_rank": 512}, "needs qk_nope_head_dim, qk_rope_head_dim, v_head_dim, too"),
-        ({**MOONLIGHT, "index_topk": 2048}, "sparse attention .index_topk"),
+        ({**MOONLIGHT, "index_topk": 2048}, "sparse attention needs index_n_heads, index_head_dim, too"),
+        (
+            {**MOONLIGHT, "index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128},
+            "latent attention with a q_lora_rank",
+        ),
         # Qwen3-Next: three of four layers keep a state, and four times its KV was counted.
         ({**QWEN25_05B, "linear_num_value_heads": 32}, "without a KV cache .linear_num_value_heads"),
         ({**QWEN25_05B, "layer_types": ["linear_attention", "full_attention"]}, "layer_types"),

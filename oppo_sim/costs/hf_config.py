@@ -5,7 +5,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from oppo_sim.costs.model_shape import LATENT_FIELDS, LINEAR_FIELDS, ModelShape
+from oppo_sim.costs.model_shape import INDEX_FIELDS, LATENT_FIELDS, LINEAR_FIELDS, ModelShape
 from oppo_sim.costs.strict import first_problem
 from oppo_sim.errors import OppoError
 
@@ -24,6 +24,7 @@ _FIELDS = (
     "shared_expert_intermediate_size",
     *LATENT_FIELDS,
     *LINEAR_FIELDS,
+    *INDEX_FIELDS,
 )
 _SHORT_WINDOW: Final = 1024
 """Tokens: gpt-oss has 128, Gemma 3 512 or 1024."""
@@ -49,10 +50,6 @@ def shape_of_config(config: Mapping[str, object]) -> ModelShape:
     if isinstance(inner, Mapping):
         config = inner
     kind = str(config.get("model_type", ""))
-    if config.get("index_topk"):
-        raise OppoError(
-            f"model config ({kind}): sparse attention (index_topk) is not modelled; measure a profile instead"
-        )
     linear = _linear_layers(config)
     if not linear and (recurrent := _recurrent_layers(config)) is not None:
         raise OppoError(
@@ -64,7 +61,7 @@ def shape_of_config(config: Mapping[str, object]) -> ModelShape:
     if config.get("kv_lora_rank"):
         fields.pop("head_dim", None)  # that of the rotary part, or none: the five fields tell all
     else:
-        for name in LATENT_FIELDS:
+        for name in (*LATENT_FIELDS, *INDEX_FIELDS):
             fields.pop(name, None)
     if sliding := _sliding_layers(config):
         fields |= {"num_sliding_layers": sliding, "sliding_window": config["sliding_window"]}

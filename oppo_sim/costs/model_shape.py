@@ -8,6 +8,8 @@ from oppo_sim.costs.strict import Count, Strict
 
 LATENT_FIELDS: Final = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 """Of multi-head latent attention (MLA)."""
+INDEX_FIELDS: Final = ("index_topk", "index_n_heads", "index_head_dim")
+"""Of sparse attention (DSA), beside latent attention."""
 LINEAR_FIELDS: Final = (
     "linear_num_key_heads",
     "linear_num_value_heads",
@@ -28,7 +30,9 @@ class ModelShape(Strict):
 
     Latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, §2.1) where ``kv_lora_rank`` is given: the cache holds
     a token's latent and one rotary key for all heads. Training and prefills make keys and values of it; a
-    decode step works on the latent itself, with their matrix on the side of the queries.
+    decode step works on the latent itself, with their matrix on the side of the queries. Sparse attention
+    (DeepSeek-AI, "DeepSeek-V3.2", 2025, §2) where ``index_topk`` is given: an indexer compares a token with
+    all before it, and attention goes to the ``index_topk`` best.
     """
 
     num_hidden_layers: Count
@@ -61,6 +65,11 @@ class ModelShape(Strict):
     qk_rope_head_dim: Count | None = None
     v_head_dim: Count | None = None
     """Columns of a value."""
+    index_topk: Count | None = None
+    """Tokens that a token attends to; None: all."""
+    index_n_heads: Count | None = None
+    index_head_dim: Count | None = None
+    """Columns of a query and of the one key of the indexer, which every device has whole."""
     attn_output_gate: bool = False
     """Whether attention's output is multiplied with a gate, as wide as the queries."""
     num_linear_layers: int = 0
@@ -81,6 +90,11 @@ class ModelShape(Strict):
         needed = [name for name in LATENT_FIELDS if name != "q_lora_rank"]
         if given and (missing := [name for name in needed if name not in given]):
             raise ValueError(f"latent attention needs {', '.join(missing)}, too")
+        given = [name for name in INDEX_FIELDS if getattr(self, name) is not None]
+        if given and (missing := [name for name in INDEX_FIELDS if name not in given]):
+            raise ValueError(f"sparse attention needs {', '.join(missing)}, too")
+        if given and not (self.latent and self.q_lora_rank):
+            raise ValueError("index_topk needs latent attention with a q_lora_rank: give its fields, too")
         given = [name for name in LINEAR_FIELDS if getattr(self, name) is not None]
         if self.num_linear_layers and (missing := [name for name in LINEAR_FIELDS if name not in given]):
             raise ValueError(f"layers with linear attention need {', '.join(missing)}, too")
@@ -193,8 +207,34 @@ class ModelShape(Strict):
 
     @property
     def full_layers(self) -> int:
-        """Layers that attend to all tokens, so that their keys and values grow with a rollout."""
+        """Layers that keep all tokens, so that their keys and values grow with a rollout."""
         return self.attention_layers - self.num_sliding_layers
+
+    @property
+    def window_layers(self) -> int:
+        """Layers whose tokens attend to ``window`` ones at most: the last, or those that an indexer chose."""
+        return self.attention_layers if self.index_topk else self.num_sliding_layers
+
+    @property
+    def window(self) -> int:
+        """Tokens; 0 without such layers."""
+        return self.index_topk or self.sliding_window or 0
+
+    @property
+    def index_matrix_params(self) -> int:
+        """Of the indexer of a layer: its queries from their latent, its key, and a weight of each head."""
+        heads, width = self.index_n_heads or 0, self.index_head_dim or 0
+        return (self.q_lora_rank or 0) * heads * width + self.hidden_size * (width + heads)
+
+    @property
+    def index_bytes(self) -> float:
+        """Of a token's key in the indexer's cache of a layer: 8 bits a column and a scale of 32."""
+        return self.index_head_dim + 4.0 if self.index_head_dim else 0.0
+
+    @property
+    def index_flops(self) -> float:
+        """Of comparing a token with one of the past, in a layer."""
+        return 2.0 * (self.index_n_heads or 0) * (self.index_head_dim or 0)
 
     @property
     def linear_key_width(self) -> int:
@@ -236,7 +276,7 @@ class ModelShape(Strict):
         element)."""
         inputs = 2 * self.linear_key_width + self.linear_value_width
         kept = _STATE_BYTES * self.linear_state_size + 2.0 * inputs * ((self.linear_conv_kernel_dim or 1) - 1)
-        window = self.num_sliding_layers * (self.sliding_window or 0)
+        window = self.num_sliding_layers * self.window
         return (
             self.num_linear_layers * kept / tensor_parallel
             + window * self.kv_width_on(tensor_parallel) * kv_bytes
@@ -273,12 +313,14 @@ class ModelShape(Strict):
     @property
     def attention_matrix_params(self) -> int:
         """Of the projections of one layer."""
-        return sum(inputs * outputs for inputs, outputs in self.attention_matrices)
+        projections = sum(inputs * outputs for inputs, outputs in self.attention_matrices)
+        return projections + self.index_matrix_params
 
     @property
     def replicated_attention_params(self) -> int:
-        """Of these, what every tensor-parallel device holds whole: the projections down to latents."""
-        return self.hidden_size * self.latent_width
+        """Of these, what every tensor-parallel device holds whole: the projections down to latents, and the
+        indexer."""
+        return self.hidden_size * self.latent_width + self.index_matrix_params
 
     @property
     def dense_mlp_params(self) -> int:
@@ -312,7 +354,9 @@ class ModelShape(Strict):
         per_layer = self.attention_matrix_params
         per_layer += self.query_width + 2 * self.kv_width if self.qkv_bias else 0
         per_layer += 2 * self.head_size if self.qk_norm else 0
-        per_layer += (self.q_lora_rank or 0) + (self.kv_lora_rank or 0)  # their norms
+        per_layer += (
+            (self.q_lora_rank or 0) + (self.kv_lora_rank or 0) + 2 * (self.index_head_dim or 0)
+        )  # norms
         moe = self.routed_params + self.moe_layers * self.shared_mlp_params
         linear = self.linear_matrix_params
         if self.num_linear_layers:
@@ -357,5 +401,5 @@ class ModelShape(Strict):
         return self.cached_width * (max(1.0, self.kv_heads / tensor_parallel) / self.kv_heads)
 
     def kv_bytes_per_token(self, bytes_per_element: float, tensor_parallel: int = 1) -> float:
-        """Keys and values that a further token adds on one device."""
-        return self.full_layers * self.kv_width_on(tensor_parallel) * bytes_per_element
+        """Keys and values that a further token adds on one device, with its key of an indexer."""
+        return self.full_layers * (self.kv_width_on(tensor_parallel) * bytes_per_element + self.index_bytes)

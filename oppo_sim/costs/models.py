@@ -99,6 +99,30 @@ MODELS: dict[str, ModelShape] = {
 }
 MODELS |= {f"deepseek-{name}": MODELS["deepseek-v3"] for name in ("v3.1", "r1")}
 MODELS |= {
+    "deepseek-v3.2": MODELS["deepseek-v3"].model_copy(
+        update={"index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128}
+    ),
+    "glm-5": _shape(
+        78,
+        6144,
+        12288,
+        64,
+        64,
+        154880,
+        kv_lora_rank=512,
+        q_lora_rank=2048,
+        qk_nope_head_dim=192,
+        qk_rope_head_dim=64,
+        v_head_dim=256,
+        index_topk=2048,
+        index_n_heads=32,
+        index_head_dim=128,
+        num_experts=256,
+        num_experts_per_tok=8,
+        moe_intermediate_size=2048,
+        shared_expert_intermediate_size=2048,
+        num_dense_layers=3,
+    ),
     "qwen3-next-80b-a3b": _qwen35_moe(
         48, 2048, 16, 512, 512, num_experts_per_tok=10, linear_num_value_heads=32
     ).model_copy(update={"vocab_size": 151936}),

@@ -197,7 +197,7 @@ def bounded_groups(split: Split, rows: float, decode: bool) -> tuple[Group, ...]
     shape, groups = split.shape, []
     if shape.num_linear_layers:
         groups.append(_recurrence(split, rows, decode))
-    if shape.num_sliding_layers:
+    if shape.window_layers:
         groups.append(_windows(split, rows, decode))
     return tuple(groups)
 
@@ -224,16 +224,16 @@ def _recurrence(split: Split, rows: float, decode: bool) -> Group:
 
 
 def _windows(split: Split, rows: float, decode: bool) -> Group:
-    """Layers with a sliding window, which is taken to be full."""
-    shape, tp = split.shape, split.tensor_parallel
-    pairs = rows * shape.num_sliding_layers * (shape.sliding_window or 0)
+    """Layers whose tokens attend to a number of others, which is taken to be reached."""
+    shape, layers, tp = split.shape, split.shape.window_layers, split.tensor_parallel
+    pairs = rows * layers * shape.window
     moved = pairs * shape.kv_width_on(tp) * split.kv_bytes
-    flops = shape.decode_attention_flops if decode else shape.pair_attention_flops
+    # Tokens that an indexer chose are others for each token: a prefill works on latents, too.
+    flops = shape.decode_attention_flops if decode or shape.index_topk else shape.pair_attention_flops
     if not decode:
         attended = shape.query_width + shape.output_width + shape.kv_width + shape.value_width
-        moved = (
-            moved / _QUERY_BLOCK + rows * shape.num_sliding_layers * attended * split.activation_bytes / tp
-        )
+        own = rows * layers * attended * split.activation_bytes / tp
+        moved = (moved if shape.index_topk else moved / _QUERY_BLOCK) + own
     flops *= pairs / tp
     return Group(flops / split.rates.attention, moved / split.rates.memory, flops, moved)
 
@@ -275,6 +275,9 @@ def decode_attention(split: Split, context: float, traffic_factor: float) -> Gro
     shape = split.shape
     flops = shape.decode_attention_flops * shape.full_layers * context / split.tensor_parallel
     traffic = split.kv_bytes_per_token * traffic_factor * context
+    if shape.index_topk:  # attention itself is one of bounded_groups
+        flops = shape.index_flops * shape.full_layers * context
+        traffic = shape.index_bytes * shape.full_layers * context
     return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
 
 
@@ -283,6 +286,10 @@ def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
     layer. Latent attention reads keys and values that were made of the latents; those of the past are made
     again, which is not counted."""
     shape, layers = split.shape, split.shape.full_layers
+    if shape.index_topk:
+        flops = shape.index_flops * layers * pairs
+        traffic = shape.index_bytes * layers * (tokens + pairs / _QUERY_BLOCK)
+        return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
     flops = shape.pair_attention_flops * layers * pairs / split.tensor_parallel
     made = shape.kv_width + shape.value_width
     own = tokens * layers * (shape.query_width + shape.output_width + made)

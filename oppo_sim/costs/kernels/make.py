@@ -25,7 +25,7 @@ from oppo_sim.costs.kernels.table import (
     PrefillAttention,
     RowsTable,
 )
-from oppo_sim.costs.model_shape import LATENT_FIELDS, LINEAR_FIELDS, ModelShape
+from oppo_sim.costs.model_shape import INDEX_FIELDS, LATENT_FIELDS, LINEAR_FIELDS, ModelShape
 from oppo_sim.errors import OppoError
 
 PACKAGE: Final = "aiconfigurator-core"
@@ -216,6 +216,9 @@ def _latent_kinds(
         "first_k_dense_replace": 0,
         **{name: getattr(shape, name) for name in LATENT_FIELDS},
     }
+    if shape.index_topk:
+        latent |= {"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32"}
+        latent |= {name: getattr(shape, name) for name in INDEX_FIELDS}
     yield common | latent | {"num_hidden_layers": shape.moe_layers}, lambda name: True
     if shape.dense_layers:
         of_experts = _ONCE | _EXPERTS

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, ValidationError
 
 from oppo_sim.costs.kernels.devices import KernelEngine
-from oppo_sim.costs.model_shape import LATENT_FIELDS, LINEAR_FIELDS, SLIDING_FIELDS, ModelShape
+from oppo_sim.costs.model_shape import INDEX_FIELDS, LATENT_FIELDS, LINEAR_FIELDS, SLIDING_FIELDS, ModelShape
 from oppo_sim.costs.profile import Grid, SecondsOrZero
 from oppo_sim.costs.strict import Count, Strict, first_problem
 from oppo_sim.errors import OppoError
@@ -115,7 +115,8 @@ def _unused(shape: ModelShape) -> set[str]:
     latent = set() if shape.latent else set(LATENT_FIELDS)
     linear = set() if shape.num_linear_layers else {*LINEAR_FIELDS, "num_linear_layers", "attn_output_gate"}
     sliding = set() if shape.num_sliding_layers else set(SLIDING_FIELDS)
-    return latent | linear | sliding
+    index = set() if shape.index_topk else set(INDEX_FIELDS)
+    return latent | linear | sliding | index
 
 
 def kernel_shape(shape: ModelShape) -> ModelShape:

@@ -30,6 +30,7 @@ MODELS: Final[dict[str, Any]] = {
     "Qwen/Qwen3.5-397B-A17B": "qwen3.5-397b-a17b",
     "deepseek-ai/DeepSeek-R1": "deepseek-r1",
     "deepseek-ai/DeepSeek-V3": "deepseek-v3",
+    "zhipuai/GLM-5": "glm-5",
     # Its public config.json.
     "MiniMaxAI/MiniMax-M2.5": {
         "num_hidden_layers": 62,

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,6 +118,36 @@ def test_the_compiler_is_of_this_package_whatever_the_current_folder_holds(
     assert process is not None
     assert process.wait() == 0
     assert not (tmp_path / "another").exists()
+
+
+RUN_ONE = """
+import oppo_sim
+from oppo_sim.fast import compiled_run
+from oppo_sim.fast.choose import run_summary
+from oppo_sim.scenario.build import build_setup
+from oppo_sim.scenario.schema import Scenario
+from tests.cli_runs import TINY
+
+run_summary(build_setup(Scenario.model_validate(TINY)), engine="compiled")
+stats = compiled_run._loaded[0].advance.stats
+print(oppo_sim.__file__, sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+"""
+
+
+def test_another_installation_takes_what_is_compiled(tmp_path: Path) -> None:
+    compile_first()
+    package = Path(compiling.__file__).parents[1]
+    shutil.copytree(package, tmp_path / "oppo_sim", ignore=shutil.ignore_patterns("__pycache__"))
+    paths = os.pathsep.join([str(tmp_path), str(package.parent)])
+    file, hits, misses = _python(["-P", "-c", RUN_ONE], {**os.environ, "PYTHONPATH": paths}).split()
+    assert Path(file).parents[1] == tmp_path
+    assert (hits, misses) == ("1", "0")
+    # What is compiled of other sources is not taken.
+    ask = "from oppo_sim.fast.compiling import cache_folder; print(cache_folder())"
+    with (tmp_path / "oppo_sim" / "fast" / "rows.py").open("a") as rows:
+        rows.write("# changed\n")
+    changed = _python(["-P", "-c", ask], {**os.environ, "PYTHONPATH": paths})
+    assert changed.strip() != str(compiling.cache_folder())
 
 
 def test_one_that_has_a_core_ends_the_compiler_beside(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 The kernel's machine code lies in a folder of its own under the user's cache (``OPPO_CACHE_DIR`` names another
 place). The folder's name stands for everything that the code depends on: interpreter, numba, processor and
-the kernel's source files. One process compiles at a time, whatever the number of those that want it.
+the kernel's source files, wherever these lie: installations of one version share it. One process compiles at
+a time, whatever the number of those that want it.
 """
 
 import fcntl
@@ -12,6 +13,7 @@ import platform
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -24,6 +26,7 @@ from oppo_sim.cache import cache_root
 from oppo_sim.fast.sources import source_digest
 from oppo_sim.own_python import own_python
 
+KERNEL: Final = Path(__file__).with_name("kernel.py")
 READY: Final = "ready"
 LOCK: Final = "compiling.lock"
 ROLLOUT_S: Final = 30e-6
@@ -42,6 +45,24 @@ LOOK_S: Final = 0.25
 def cache_folder() -> Path:
     """The folder of the kernel's machine code. It need not be there yet."""
     return cache_root() / f"kernel-{_key()}"
+
+
+def shared_source() -> Path | None:
+    """A copy of ``kernel.py`` beside its machine code: numba's cache goes by path and time of the file that a
+    function is of, and these differ between installations. None: it cannot be written."""
+    source = cache_folder() / KERNEL.name
+    if source.exists():
+        return source
+    try:
+        source.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=source.parent, delete=False) as file:
+            file.write(KERNEL.read_bytes())
+        # The same time whichever process writes it.
+        os.utime(file.name, (0, 0))
+        Path(file.name).replace(source)
+    except OSError:
+        return None
+    return source
 
 
 def is_compiled() -> bool:
@@ -148,10 +169,8 @@ def mark_compiled() -> None:
 
 
 def _key() -> str:
-    """Stands for all that the machine code depends on, and for what numba's own cache looks at."""
-    kernel = Path(__file__).with_name("kernel.py")
-    found = kernel.stat()
-    about = [source_digest(), f"{kernel} {found.st_size} {found.st_mtime_ns}", sys.version, _processor()]
+    """Stands for all that the machine code depends on."""
+    about = [source_digest(), sys.version, _processor()]
     about += [version(name) for name in ("numba", "llvmlite", "numpy")]
     return hashlib.blake2b("\n".join(about).encode(), digest_size=8).hexdigest()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numba
 
+from oppo_sim.fast.compiling import shared_source
 from oppo_sim.fast.records import ASK_MODEL, Array
 from oppo_sim.fast.schedules import run_until
 from oppo_sim.fast.sources import source_digest
@@ -19,6 +20,9 @@ _numba: Any = numba  # what it says of its types differs from version to version
 
 
 def _cached(function: Any) -> Any:
+    source = shared_source()
+    if source is not None:
+        function.__code__ = function.__code__.replace(co_filename=str(source))
     return _numba.njit(cache=True, error_model="numpy", nogil=True)(function)
 
 

@@ -300,10 +300,19 @@ def _intervals(
 ) -> tuple[Floats, Floats]:
     draws = np.random.default_rng(key)
     repeats = [np.array(one.repeats) for one in data]
+    counts = np.array([len(one) for one in repeats])
+    begins = np.cumsum(counts) - counts
+    every = np.concatenate(repeats)
+    alike = len(set(counts.tolist())) == 1
     found = []
     for _ in range(resamples):
         chosen = np.concatenate([draws.choice(group, len(group)) for group in map(np.array, groups)])
-        seconds = np.array([middle(draws.choice(repeats[index], len(repeats[index]))) for index in chosen])
+        lasts = np.repeat(counts[chosen], counts[chosen])
+        again = every[np.repeat(begins[chosen], counts[chosen]) + draws.integers(lasts)]
+        if alike:
+            seconds = middle(again.reshape(len(chosen), -1))
+        else:
+            seconds = np.array([middle(one) for one in np.split(again, np.cumsum(counts[chosen])[:-1])])
         found.append(_solve(features[chosen], seconds, weights[chosen]))
     tail = (1.0 - LEVEL) / 2.0
     low, high = np.quantile(np.array(found), [tail, 1.0 - tail], axis=0)

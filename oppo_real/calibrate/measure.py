@@ -126,6 +126,7 @@ def visit_point(bench: Bench, point: Point, number: int) -> Visit:
 
 def warm_up(bench: Bench, points: Sequence[Point]) -> None:
     """Run the smallest and the largest point of each kind, untimed: kernels, memory, graphs."""
+    _leave_alone_what_is_loaded()
     for kind in dict.fromkeys(point.kind for point in points):
         same = sorted(
             (point for point in points if point.kind == kind),
@@ -133,8 +134,13 @@ def warm_up(bench: Bench, points: Sequence[Point]) -> None:
         )
         for point in dict.fromkeys((same[0], same[-1])):
             visit_point(bench, point, 0)
+    _leave_alone_what_is_loaded()  # meanwhile, too
+
+
+def _leave_alone_what_is_loaded() -> None:
+    """Else collecting before each visit walks through the libraries again and again."""
     gc.collect()
-    gc.freeze()  # else collecting before each visit walks through the libraries again and again
+    gc.freeze()
 
 
 # ---- one function a kind -----------------------------------------------------------------------------------

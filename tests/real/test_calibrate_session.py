@@ -3,6 +3,7 @@ after an interruption."""
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import inf
@@ -22,8 +23,8 @@ from oppo_real.calibrate.cuts import time_weights
 from oppo_real.calibrate.fit import Measured
 from oppo_real.calibrate.measure import Visit, visit_from_plain, visit_point
 from oppo_real.calibrate.plan import Point, Sizes, make_plan
-from oppo_real.calibrate.profile import Origin, calibrate_from
-from oppo_real.calibrate.session import Effort, calibrate_to, measure_session
+from oppo_real.calibrate.profile import Calibration, Origin, Written, calibrate_from
+from oppo_real.calibrate.session import CalibrationSession, Effort, calibrate_to, measure_session
 from oppo_real.calibrate.subject import Subject, check_profile_matches, hardware, open_bench
 from oppo_real.config import RealConfig, parse_real_config
 from oppo_sim.costs.build_profile import costs_from_profile
@@ -71,9 +72,26 @@ def context(training: TrainingConfig) -> CostContext:
     )
 
 
-def test_a_calibration_from_engines_to_simulator(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.json"
-    session, calibration, written = calibrate_to(path, "tiny", SUBJECT, SIZES, tmp_path / "cache", EFFORT)
+@pytest.fixture(scope="module")
+def calibrated(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, tuple[CalibrationSession, Calibration, Written]]:
+    """A folder with a whole calibration, ``tiny.json`` and what is measured in ``cache``; and what it gave."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        found = calibrate_to(folder / "tiny.json", "tiny", SUBJECT, SIZES, folder / "cache", EFFORT)
+    finally:
+        torch.set_num_threads(before)
+    return folder, found
+
+
+def test_a_calibration_from_engines_to_simulator(
+    calibrated: tuple[Path, tuple[CalibrationSession, Calibration, Written]],
+) -> None:
+    folder, (session, calibration, written) = calibrated
+    path = folder / "tiny.json"
     assert session.fresh == session.planned_visits == len(session.visits)
     assert not session.notes
     assert session.complete
@@ -312,8 +330,16 @@ def test_a_budget_that_engines_use_up_says_what_would_be_enough(
     assert seen[0] < seen[1] == 2 * points
 
 
+@pytest.fixture
+def measured(
+    calibrated: tuple[Path, tuple[CalibrationSession, Calibration, Written]], tmp_path: Path
+) -> Path:
+    """A cache of its own, in which all but contention is measured."""
+    return Path(shutil.copytree(calibrated[0] / "cache", tmp_path / "cache"))
+
+
 def test_other_work_is_told_and_only_what_the_budget_left_out_is_incomplete(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, measured: Path
 ) -> None:
     left_out = 1
 
@@ -326,7 +352,7 @@ def test_other_work_is_told_and_only_what_the_budget_left_out_is_incomplete(
     monkeypatch.setattr("oppo_real.calibrate.session.measure_contention", rounds)
     effort = replace(EFFORT, contention=True, rounds=1)
     told: list[tuple[int, int, str]] = []
-    session = measure_session(SUBJECT, SIZES, tmp_path, effort, lambda *one: told.append(one))
+    session = measure_session(SUBJECT, SIZES, measured, effort, lambda *one: told.append(one))
     assert told[-1][:2] == (len(session.contention), len(session.contention) + left_out), "of rounds"
     assert "contention" in told[-1][2]
     missing, other = session.notes
@@ -334,13 +360,13 @@ def test_other_work_is_told_and_only_what_the_budget_left_out_is_incomplete(
     assert missing.startswith("the budget left no time for ")
     assert other.startswith("other work had 20% of the time in which decoding and scoring ran together")
     left_out = 0
-    session = measure_session(SUBJECT, SIZES, tmp_path, effort)
+    session = measure_session(SUBJECT, SIZES, measured, effort)
     assert session.notes == (other,)
     assert session.complete
 
 
 def test_rounds_with_an_update_are_as_many_as_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, measured: Path
 ) -> None:
     asked: list[dict[tuple[str, str], int]] = []
 
@@ -354,12 +380,12 @@ def test_rounds_with_an_update_are_as_many_as_are_asked_for(
     monkeypatch.setattr("oppo_real.calibrate.session.measure_contention", rounds)
     for every, updates in ((4, 1), (8, 2)):
         effort = replace(EFFORT, contention=True, rounds=every, update_rounds=updates)
-        session = measure_session(SUBJECT, SIZES, tmp_path, effort)
+        session = measure_session(SUBJECT, SIZES, measured, effort)
         assert session.complete
         assert {len(one.by_round) for one in session.decode_beside_score} == {every}
         assert {len(one.by_round) for one in session.contention} == {every, updates}
     assert asked == [{("decode", "score"): 4, ("decode", "train"): 1, ("score", "train"): 1}] * 2
-    assert measure_session(SUBJECT, SIZES, tmp_path, effort).complete
+    assert measure_session(SUBJECT, SIZES, measured, effort).complete
     assert len(asked) == 2
 
 

@@ -118,6 +118,7 @@ def test_a_first_step_and_one_that_stalls_are_named(tmp_path: Path) -> None:
     assert result.point.ref == pytest.approx(0.8, rel=0.05)
 
 
+@short_chains()
 def test_what_a_first_step_takes_outside_every_stage_is_told(tmp_path: Path) -> None:
     """Loading, compiling: seconds that no metric names, in a part of the step that takes hardly any later."""
     scenario = fit_scenario()
@@ -131,6 +132,7 @@ def test_what_a_first_step_takes_outside_every_stage_is_told(tmp_path: Path) -> 
     assert result.point.other_s < 0.1
 
 
+@short_chains()
 def test_a_wait_for_tools_is_no_cost_of_decoding(tmp_path: Path) -> None:
     scenario = fit_scenario()
     log = verl_log(tmp_path / "plain.log", scenario, TRUTH, noise=0.005)
@@ -193,6 +195,7 @@ def test_the_fitted_costs_give_the_seconds_of_the_run(fitted: FitResult) -> None
     assert seconds_of_a_step(fitted.point) == pytest.approx(seconds_of_a_step(TRUTH), rel=0.03)
 
 
+@short_chains()
 def test_filtered_groups_are_told_from_tokens_and_seconds_a_token(tmp_path: Path) -> None:
     """Half of the rollouts are trained: figures of lengths are of those, tokens of all."""
     scenario = fit_scenario()
@@ -220,6 +223,5 @@ def test_filtered_groups_are_told_from_tokens_and_seconds_a_token(tmp_path: Path
     assert not any("how many" in note for note in result.notes)
     without = "\n".join(line.split(" - timing_per_token_ms")[0] for line in lines)
     (tmp_path / "c.log").write_text(without + "\n")
-    with short_chains():
-        untold = fit(tmp_path / "c.log", scenario, draws=50, fit_steps=ALL)
+    untold = fit(tmp_path / "c.log", scenario, draws=50, fit_steps=ALL)
     assert any("how many" in note for note in untold.notes)

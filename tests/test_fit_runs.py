@@ -81,6 +81,7 @@ def test_a_stage_that_the_run_did_not_run_is_found_and_left_out(tmp_path: Path) 
     assert (written.training.ref, written.training.critic) == (False, "none")
 
 
+@short_chains()
 @pytest.mark.parametrize("counted", [0.4, 0.9])
 def test_how_much_of_a_wait_counts_is_estimated(tmp_path: Path, counted: float) -> None:
     scenario = fit_scenario()

@@ -13,7 +13,7 @@ from oppo_sim.cli.main import run
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.scenario.load import load_scenario
 from tests.cells import run_cell
-from tests.fit_logs import verl_log
+from tests.fit_logs import short_chains, verl_log
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -49,6 +49,7 @@ def own_files(folder: Path) -> None:
     (folder / "my_config.json").write_text(json.dumps(model))
 
 
+@short_chains()
 def test_every_command_runs_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

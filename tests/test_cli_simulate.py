@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import time
@@ -293,7 +294,11 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, bytes_left: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_left, bytes_left))
 
     process = start_oppo(
-        "simulate", write_scenario(tmp_path), "-o", tmp_path / "run", cwd=tmp_path, preexec_fn=small_files
+        *("simulate", write_scenario(tmp_path), "-o", tmp_path / "run"),
+        cwd=tmp_path,
+        preexec_fn=small_files,
+        # Python keeps bytecode that was cut off, and no process could import it again.
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
     )
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, "")

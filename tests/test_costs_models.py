@@ -187,6 +187,13 @@ def test_short_windows_keep_as_much_however_long_a_rollout_is() -> None:
     # Gemma 3 says every how many layers one is full.
     gemma = {**config, "sliding_window": 1024, "sliding_window_pattern": 6}
     assert shape_of_config(gemma).full_layers == 4
+    preset = MODELS["gpt-oss-20b"]
+    assert preset == shape_of_config(
+        {**config, "layer_types": kinds, "sliding_window": 128, "attention_bias": True}
+    )
+    # transformers' GptOssForCausalLM has biases of experts and sinks of attention more.
+    assert preset.parameters == pytest.approx(20_914_757_184, rel=5e-4)
+    assert MODELS["gpt-oss-120b"].parameters == pytest.approx(116_829_156_672, rel=5e-4)
     with pytest.raises(OppoError, match="must leave some of 24 layers that attend to all tokens"):
         shape_of_config({**config, "layer_types": ["sliding_attention"] * 24, "sliding_window": 128})
 

@@ -232,9 +232,17 @@ def test_init_says_nodes_and_epochs_and_leaves_out_a_critic_that_does_not_fit(
     assert apart.policy.name == "async"
     assert not apart.rollout.clear_kv_cache_on_weight_sync  # else prime-rl cannot run it
     assert oppo(capsys, "validate", "run.yaml")[0] == 0
-    epochs = {
-        name: written("qwen2.5-3b", 8, "H100", name).training.num_ppo_epochs for name in ("verl", "TRL")
+    found = {name: written("qwen2.5-3b", 8, "H100", name).training for name in ("verl", "TRL")}
+    kinds = {name: training.weight_sync.kind for name, training in found.items()}
+    assert kinds | {"prime-rl": apart.training.weight_sync.kind} == {
+        "verl": "reshard",
+        "TRL": "shared",
+        "prime-rl": "online_refit",
     }
+    # 168 GB of each of eight in 16 bits.
+    assert written("deepseek-v3", 256, "H200", "verl").costs.rollout.dtype == "fp8"  # type: ignore[union-attr]
+    assert "dtype: fp8} # in 16 bits the model would not fit" in Path("run.yaml").read_text()
+    epochs = {name: training.num_ppo_epochs for name, training in found.items()}
     assert epochs == {"verl": 1, "TRL": 4}
 
 

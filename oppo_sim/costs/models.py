@@ -63,6 +63,14 @@ def _qwen35_moe(layers: int, hidden: int, heads: int, experts: int, width: int, 
     )  # fmt: skip
 
 
+def _gpt_oss(layers: int, experts: int) -> ModelShape:
+    """With a window of 128 tokens in every other layer; without biases of experts and sinks of attention."""
+    return _shape(
+        layers, 2880, 2880, 64, 8, 201088, head_dim=64, qkv_bias=True, num_experts=experts,
+        num_experts_per_tok=4, num_sliding_layers=layers // 2, sliding_window=128,
+    )  # fmt: skip
+
+
 MODELS: dict[str, ModelShape] = {
     "qwen2.5-0.5b": _shape(24, 896, 4864, 14, 2, 151936, True, qkv_bias=True),
     "qwen2.5-1.5b": _shape(28, 1536, 8960, 12, 2, 151936, True, qkv_bias=True),
@@ -123,6 +131,8 @@ MODELS |= {
         shared_expert_intermediate_size=2048,
         num_dense_layers=3,
     ),
+    "gpt-oss-20b": _gpt_oss(24, 32),
+    "gpt-oss-120b": _gpt_oss(36, 128),
     "qwen3-next-80b-a3b": _qwen35_moe(
         48, 2048, 16, 512, 512, num_experts_per_tok=10, linear_num_value_heads=32
     ).model_copy(update={"vocab_size": 151936}),

@@ -45,6 +45,8 @@ class _Shape:
     """Activations recomputed, an engine that sleeps."""
     critic: bool
     """And a reward model; else rules check the answers."""
+    eight_bits: bool
+    """Rollouts in fp8."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ def check_engine(name: str) -> None:
 def fresh_text(wanted: Wanted, file: str) -> str:
     """The text of a scenario that runs: everything on the same GPUs, with the least tensor parallelism that
     fits, if need be with activations recomputed and an engine that sleeps while others compute, then without
-    a critic. ``file``: what it will be called, for its comments. Raises OppoError for an unknown device,
-    model or engine, and where the model does not fit."""
+    a critic, then with rollouts in fp8. ``file``: what it will be called, for its comments. Raises OppoError
+    for an unknown device, model or engine, and where the model does not fit."""
     find_device(wanted.device)
     find_model(wanted.model)
     check_engine(wanted.engine)
@@ -84,8 +86,9 @@ def fresh_text(wanted: Wanted, file: str) -> str:
     part = wanted.gpus // 2 if _apart(wanted) else wanted.gpus
     degrees = [degree for degree in _DEGREES if part % degree == 0 and degree <= _node(wanted)]
     critics = (False,) if wanted.framework in _WITHOUT_CRITIC else (True, False)
-    for critic, saving, degree in product(critics, (False, True), degrees):
-        text = _text(wanted, _Shape(degree, saving, critic), file)
+    precisions = (False, True) if find_device(wanted.device).fp8_flops and not _static(wanted) else (False,)
+    for eight_bits, critic, saving, degree in product(precisions, critics, (False, True), degrees):
+        text = _text(wanted, _Shape(degree, saving, critic, eight_bits), file)
         try:
             build_setup(scenario_from_plain(parse_yaml(text, file), where=file))
         except OppoError as error:
@@ -104,6 +107,19 @@ def _apart(wanted: Wanted) -> bool:
     return wanted.framework in _ASYNCHRONOUS
 
 
+def _static(wanted: Wanted) -> bool:
+    return wanted.engine == "generate"
+
+
+def _weight_sync(wanted: Wanted) -> str:
+    """How new weights come to the engine: a line of the file's training section."""
+    if _apart(wanted):
+        return "{kind: online_refit} # sent to the other GPUs; the rate is what frameworks report"
+    if _static(wanted):
+        return "{kind: shared} # generate() uses the trained weights themselves"
+    return "{kind: reshard} # the engine on the same GPUs loads them; the rate is what frameworks report"
+
+
 def _where(wanted: Wanted) -> str:
     return "half of the GPUs for generation" if _apart(wanted) else "everything on the same GPUs"
 
@@ -119,11 +135,13 @@ def _text(wanted: Wanted, shape: _Shape, file: str) -> str:
     part = wanted.gpus // 2 if apart else wanted.gpus
     device, replicas = find_device(wanted.device), part // degree
     model = show_value(wanted.model, 1000)
-    static = wanted.engine == "generate"
+    static = _static(wanted)
     kv = f"auto # what the weights leave of {device.hbm_bytes / 2**30:.0f} GiB"
     kv = "null # a static batch" if static else kv
     recomputed = "  gradient_checkpointing: true # it would not fit without\n" if shape.saving else ""
     sleeps = ", sleep_mode: true" if shape.saving else ""
+    dtype = ", dtype: fp8" if shape.eight_bits else ""
+    why_dtype = " # in 16 bits the model would not fit" if shape.eight_bits else ""
     named = f"{wanted.gpus} × {device.name}, {wanted.model.rsplit('/', 1)[-1]}"
     told = "" if wanted.framework is None else f" --framework {show_value(wanted.framework, 100)}"
     node = _node(wanted)
@@ -192,14 +210,14 @@ training:
   num_ppo_epochs: {epochs}
   critic: {critic}
 {placed}  tensor_parallel: {degree}
-{recomputed}  weight_sync: {{kind: online_refit, fixed_s: 0.5, convert_bytes_per_s: 2.0e10}} # assumed
+{recomputed}  weight_sync: {_weight_sync(wanted)}
 
 costs:
   kind: roofline # composed (measured kernels) is closer where there are tables: docs/costs.md
   device: {device.name} # {device.source}
   actor_model: {model} # shape from its public config.json
   reward_model: {scorer}
-  rollout: {{host: {wanted.engine}, tensor_parallel: {degree}{sleeps}}}
+  rollout: {{host: {wanted.engine}, tensor_parallel: {degree}{sleeps}{dtype}}}{why_dtype}
 
 policy:
 {policy}"""

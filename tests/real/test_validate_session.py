@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from oppo_real.calibrate.session import CalibrationSession
+from oppo_real.placement.cores import available_cores
 from oppo_real.run import start
 from oppo_real.validate import measure, session
 from oppo_real.validate.measure import RealRuns, core_share
@@ -208,23 +209,16 @@ def test_an_interrupted_validation_goes_on(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "out" / "manifest.json").is_file()
 
 
-@pytest.mark.parametrize(
-    "on_a_core",
-    [
-        {},
-        {
-            "placement": {
-                "kind": "processes",
-                "threads": 1,
-                "cores": {"rollout": [[0]], "scoring": [[1]], "driver": [0]},
-            }
-        },
-    ],
-)
+@pytest.mark.parametrize("bound", [False, True])
 def test_an_interrupted_validation_is_concluded_without_its_engines(
-    on_a_core: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bound: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = {**REAL, "ppo": {"enabled": True}, **on_a_core}
+    first, last = min(available_cores()), max(available_cores())
+    if bound and first == last:
+        pytest.skip("needs two cores")
+    cores = {"rollout": [[first]], "scoring": [[last]], "driver": [first]}
+    placement = {"placement": {"kind": "processes", "threads": 1, "cores": cores}} if bound else {}
+    real = {**REAL, "ppo": {"enabled": True}, **placement}
     file, out = scenario_file(tmp_path, real=real), str(tmp_path / "out")
     asked = (file, "--policies", "sequential,oppo", "--repeats", "3", "-o", out, *CALIBRATED)
     with pytest.raises(OppoError, match="that was interrupted after its first calibration"):

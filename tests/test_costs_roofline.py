@@ -26,7 +26,14 @@ TINY = ModelShape(
 """Attention matrices 8·(2·8 + 2·4) = 192 parameters, MLP 3·8·16 = 384, head 32·8 = 256; KV 2·1·4·2 = 16 bytes
 a token."""
 PERFECT = Achievable(
-    gemm=1.0, attention=1.0, memory=1.0, link=1.0, collective_latency_s=0.5, layer_latency_s=0.0
+    gemm=1.0,
+    attention=1.0,
+    memory=1.0,
+    link=1.0,
+    collective_latency_s=0.5,
+    layer_latency_s=0.0,
+    expert_layer_latency_s=0.0,
+    latent_layer_latency_s=0.0,
 )
 NO_HOST = HostOverheads()
 
@@ -179,7 +186,7 @@ def test_a_mixture_of_experts_reads_what_its_tokens_touch() -> None:
     assert many is not None
     assert one.bytes < 8e9  # 3.3e9 active parameters
     assert many.bytes > 58e9  # nearly all 30.5e9
-    assert engine.decode_time(1, 0) < engine.decode_time(512, 0) / 5
+    assert engine.decode_time(1, 0) < engine.decode_time(512, 0) / 3  # latencies are of both
 
 
 shapes = st.sampled_from(list(MODELS.values()))

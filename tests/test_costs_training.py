@@ -52,7 +52,14 @@ TOY = Device(
 )
 EXACT = TrainingDevices(
     achievable=Achievable(
-        gemm=1.0, attention=1.0, memory=1.0, link=1.0, collective_latency_s=0.0, layer_latency_s=0.0
+        gemm=1.0,
+        attention=1.0,
+        memory=1.0,
+        link=1.0,
+        collective_latency_s=0.0,
+        layer_latency_s=0.0,
+        expert_layer_latency_s=0.0,
+        latent_layer_latency_s=0.0,
     ),
     micro_batch_overhead_s=0.25,
     launch_per_layer_s=0.0,

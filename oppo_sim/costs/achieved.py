@@ -23,6 +23,10 @@ class Achievable(Strict):
     rings: latency + 2·(t−1)/t · bytes / link."""
     layer_latency_s: NonNegative | None = None
     """Starts, tails and gaps of one layer's kernels, on the device."""
+    expert_layer_latency_s: NonNegative | None = None
+    """What a layer of experts takes more, on the device: routing, sorting of tokens, starts."""
+    latent_layer_latency_s: NonNegative | None = None
+    """Likewise one with latent attention, which has more kernels."""
 
 
 class Collective(NamedTuple):
@@ -41,6 +45,10 @@ class Achieved(NamedTuple):
     layer_latency_s: float
     link: float = 0.70
     collective_latency_s: float = 8e-6
+    expert_layer_latency_s: float = 4.5e-5
+    latent_layer_latency_s: float = 4e-5
+    """Both of served mixtures of experts on H200, B200 and B300 (experiments/served): 60 and 20 µs in one
+    half of the engines, 42 and 40 in the other."""
 
 
 _GENERAL = Achieved(gemm=0.70, attention=0.50, memory=0.85, layer_latency_s=2e-5)

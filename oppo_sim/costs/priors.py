@@ -32,9 +32,9 @@ class Row(NamedTuple):
     term: str
     where: str
     """Evidence of the place below; ``no kernel``: assumed for a device of which nobody measured one;
-    ``experts``: assumed for a mixture of them, ``composed experts``: composed; a host preset; ``sleeps`` or
-    ``any`` for phases; ``log``: only where a log is there to decide (``log_priors``), ``in place`` if the
-    log's generation holds the weight sync."""
+    ``experts``: composed or assumed for a mixture of them; a host preset; ``sleeps`` or ``any`` for phases;
+    ``log``: only where a log is there to decide (``log_priors``), ``in place`` if the log's generation holds
+    the weight sync."""
     median: float
     sigma: float
     source: str
@@ -60,8 +60,7 @@ TABLE: Final = (
     Row(
         "decode", "no kernel", 1.0, 0.35, f"{_MI300X}: generation 1.9 to 2.0 times as long, the host included"
     ),
-    Row("decode", "composed experts", 1.0, 0.25, f"{_SERVED_EXPERTS}: 1.0 times as long, by 0.2 to 0.3"),
-    Row("decode", "experts", 1.38, 0.25, f"{_SERVED_EXPERTS}: 1.0 to 1.9 times as long"),
+    Row("decode", "experts", 1.0, 0.25, f"{_SERVED_EXPERTS}: 0.8 to 1.2 times as long by model"),
     Row("prefill", "measured", 1.0, 0.05, _PROFILE),
     Row("prefill", "composed", 1.0, 0.15, f"{_VIDUR}: 17 to 21 % off"),
     Row(
@@ -245,8 +244,6 @@ def _known(
         return ("any",)
     if kind == "assumed" and not device_measured and term in _OF_KERNELS:
         return ("no kernel",)
-    if trains_experts and kind == "assumed" and term in _OF_EXPERTS:
+    if kind in ("assumed", "composed") and trains_experts and term in _OF_EXPERTS:
         return ("experts",)
-    if trains_experts and kind == "composed" and term == "decode":
-        return ("composed experts",)
     return (kind,)

@@ -163,7 +163,10 @@ class RooflineEngine:
         return (*layer_groups(self.split, tokens, touched), *bounded, *head)
 
     def _layer_latency(self) -> float:
-        return self.shape.num_hidden_layers * achieved(self.device, self.achievable).layer_latency_s
+        known, shape = achieved(self.device, self.achievable), self.shape
+        more = known.latent_layer_latency_s if shape.latent else 0.0
+        of_all = shape.num_hidden_layers * (known.layer_latency_s + more)
+        return of_all + shape.moe_layers * known.expert_layer_latency_s
 
     def launches(self) -> float:
         """Seconds that the host needs to start the kernels of an iteration."""

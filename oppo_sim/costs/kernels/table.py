@@ -47,8 +47,8 @@ class KernelQuery(Strict):
     @property
     def other_products(self) -> bool:
         """Whether matrix products are those with scales of a token: vLLM's with scales of a block were
-        measured with their launches (59 to 791 µs where SGLang's of the same size take 10), which CUDA graphs
-        hide. Latent attention was measured whole."""
+        measured with what are most likely the launches (59 to 791 µs where SGLang's take 10), which CUDA
+        graphs hide. Latent attention was measured whole."""
         return self.engine == "vllm" and self.dtype == "fp8_block" and not self.shape.latent
 
     @property

@@ -85,29 +85,34 @@ class ModelShape(Strict):
     sliding_window: Count | None = None
 
     @model_validator(mode="after")
-    def _consistent(self) -> "ModelShape":
-        given = [name for name in LATENT_FIELDS if getattr(self, name) is not None]
-        needed = [name for name in LATENT_FIELDS if name != "q_lora_rank"]
-        if given and (missing := [name for name in needed if name not in given]):
-            raise ValueError(f"latent attention needs {', '.join(missing)}, too")
-        given = [name for name in INDEX_FIELDS if getattr(self, name) is not None]
-        if given and (missing := [name for name in INDEX_FIELDS if name not in given]):
-            raise ValueError(f"sparse attention needs {', '.join(missing)}, too")
-        if given and not (self.latent and self.q_lora_rank):
+    def _attention_is_whole(self) -> "ModelShape":
+        """Each kind of attention has all its fields or none."""
+        kinds = {
+            "latent attention": LATENT_FIELDS,
+            "sparse attention": INDEX_FIELDS,
+            "linear attention": LINEAR_FIELDS,
+        }
+        for kind, fields in kinds.items():
+            left_out = [name for name in fields if getattr(self, name) is None]
+            some = len(left_out) < len(fields) or (fields is LINEAR_FIELDS and self.num_linear_layers > 0)
+            if some and (missing := [name for name in left_out if name != "q_lora_rank"]):
+                raise ValueError(f"{kind} needs {', '.join(missing)}, too")
+        if self.index_topk and not (self.latent and self.q_lora_rank):
             raise ValueError("index_topk needs latent attention with a q_lora_rank: give its fields, too")
-        given = [name for name in LINEAR_FIELDS if getattr(self, name) is not None]
-        if self.num_linear_layers and (missing := [name for name in LINEAR_FIELDS if name not in given]):
-            raise ValueError(f"layers with linear attention need {', '.join(missing)}, too")
+        if self.linear_num_key_heads and not self.num_linear_layers:
+            raise ValueError("linear_num_key_heads is given, and num_linear_layers is 0")
+        if (self.num_sliding_layers > 0) != (self.sliding_window is not None):
+            raise ValueError("give both num_sliding_layers and sliding_window, or none of them")
         bounded = {name: getattr(self, name) for name in ("num_linear_layers", "num_sliding_layers")}
         if min(bounded.values()) < 0 or sum(bounded.values()) >= self.num_hidden_layers:
             told = " and ".join(f"{name} {value}" for name, value in bounded.items())
             raise ValueError(
                 f"{told} must leave some of {self.num_hidden_layers} layers that attend to all tokens"
             )
-        if (self.num_sliding_layers > 0) != (self.sliding_window is not None):
-            raise ValueError("give both num_sliding_layers and sliding_window, or none of them")
-        if given and not self.num_linear_layers:
-            raise ValueError(f"{given[0]} is given, and num_linear_layers is 0")
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ModelShape":
         if not self.latent and self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of {self.num_attention_heads} heads; give"

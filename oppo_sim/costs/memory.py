@@ -133,8 +133,8 @@ def layer_activation_bytes(shape: ModelShape, dtype: Dtype = "bf16") -> float:
         used = shape.num_experts_per_tok * (shape.moe_intermediate_size or mlp)
         used += shape.shared_expert_intermediate_size
         mlp = max(used, mlp if shape.num_dense_layers else 0)
-    attention = shape.query_width + shape.output_width + shape.kv_width + shape.value_width
-    attention += shape.latent_width + (shape.output_width if shape.attn_output_gate else 0)
+    attention = shape.attended_width + shape.latent_width
+    attention += shape.output_width if shape.attn_output_gate else 0
     # Before and after the convolution, the output before and after its gate, the gate.
     linear = 2.0 * (2.0 * shape.linear_key_width + shape.linear_value_width) + 3.0 * shape.linear_value_width
     mixed = shape.attention_layers * attention + shape.num_linear_layers * linear

@@ -171,6 +171,11 @@ class ModelShape(Strict):
         return self.num_attention_heads * (self.v_head_dim or self.head_size)
 
     @property
+    def attended_width(self) -> int:
+        """Columns of queries, keys, values and output of a layer, which attention reads and writes."""
+        return self.query_width + self.output_width + self.kv_width + self.value_width
+
+    @property
     def turned_width(self) -> int:
         """Columns of queries and keys that get rotary positions."""
         if self.latent:
@@ -275,12 +280,17 @@ class ModelShape(Strict):
         """Elements of a rollout's state in a linear-attention layer."""
         return self.linear_value_width * (self.linear_key_head_dim or 0)
 
+    @property
+    def linear_state_bytes(self) -> float:
+        """The same in bytes."""
+        return _STATE_BYTES * self.linear_state_size
+
     def state_bytes_per_rollout(self, kv_bytes: float, tensor_parallel: int = 1) -> float:
         """What is kept of a rollout on one device however long it is: states of linear attention with the
         last inputs of its convolution in 16 bits, keys and values of sliding windows (``kv_bytes`` an
         element)."""
         inputs = 2 * self.linear_key_width + self.linear_value_width
-        kept = _STATE_BYTES * self.linear_state_size + 2.0 * inputs * ((self.linear_conv_kernel_dim or 1) - 1)
+        kept = self.linear_state_bytes + 2.0 * inputs * ((self.linear_conv_kernel_dim or 1) - 1)
         window = self.num_sliding_layers * self.window
         return (
             self.num_linear_layers * kept / tensor_parallel

@@ -21,7 +21,6 @@ _QUERY_BLOCK = 128.0
 """Queries that share one pass over the keys in a FlashAttention kernel (Dao, "FlashAttention-2", 2023)."""
 _CHUNK = 64.0
 """Tokens that a kernel of linear attention runs at once (Yang et al., "Gated Delta Networks", 2024, §3.3)."""
-_STATE_BYTES = 4.0
 
 
 class Rates(NamedTuple):
@@ -143,8 +142,7 @@ def layer_groups(
     full, linear = shape.attention_layers, shape.num_linear_layers
     projections = full * (shape.attention_matrix_params + (tp - 1) * shape.replicated_attention_params)
     projections += linear * shape.linear_matrix_params
-    attended = shape.query_width + shape.output_width + shape.kv_width + shape.value_width
-    attended += shape.query_width if shape.attn_output_gate else 0
+    attended = shape.attended_width + (shape.query_width if shape.attn_output_gate else 0)
     in_out = full * (2 * hidden + attended + (1 + tp) * shape.latent_width)
     in_out += linear * (2 * hidden + 2 * shape.linear_key_width + 3 * shape.linear_value_width)
     groups = [_gemm(split, rows, projections, projections, in_out)]
@@ -212,7 +210,7 @@ def _recurrence(split: Split, rows: float, decode: bool) -> Group:
     shape = split.shape
     heads, state = shape.linear_num_value_heads or 0, float(shape.linear_state_size)
     key, value = shape.linear_key_head_dim or 0, shape.linear_value_head_dim or 0
-    moved = 2.0 * _STATE_BYTES * state
+    moved = 2.0 * shape.linear_state_bytes
     flops = 7.0 * state
     if not decode:
         flops = heads * (2.0 * _CHUNK * (3 * key + 2 * value) + _CHUNK**2 + 6.0 * key * value)
@@ -231,8 +229,7 @@ def _windows(split: Split, rows: float, decode: bool) -> Group:
     # Tokens that an indexer chose are others for each token: a prefill works on latents, too.
     flops = shape.decode_attention_flops if decode or shape.index_topk else shape.pair_attention_flops
     if not decode:
-        attended = shape.query_width + shape.output_width + shape.kv_width + shape.value_width
-        own = rows * layers * attended * split.activation_bytes / tp
+        own = rows * layers * shape.attended_width * split.activation_bytes / tp
         moved = (moved if shape.index_topk else moved / _QUERY_BLOCK) + own
     flops *= pairs / tp
     return Group(flops / split.rates.attention, moved / split.rates.memory, flops, moved)
@@ -291,12 +288,11 @@ def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
         traffic = shape.index_bytes * layers * (tokens + pairs / _QUERY_BLOCK)
         return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
     flops = shape.pair_attention_flops * layers * pairs / split.tensor_parallel
-    made = shape.kv_width + shape.value_width
-    own = tokens * layers * (shape.query_width + shape.output_width + made)
+    own = tokens * layers * shape.attended_width
     own = own * split.activation_bytes / split.tensor_parallel
     read = split.kv_bytes_per_token
     if shape.latent:
-        read = layers * made * split.activation_bytes / split.tensor_parallel
+        read = layers * (shape.kv_width + shape.value_width) * split.activation_bytes / split.tensor_parallel
     traffic = own + read * pairs / _QUERY_BLOCK
     return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from oppo_sim.costs.achieved import Achievable
 from oppo_sim.costs.config import CostConfig
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.devices import DEVICES, Device
@@ -25,6 +24,7 @@ from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
 from oppo_sim.costs.training_config import FullExport, OnlineRefit, Reshard, SharedWeights, TrainingConfig
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.yaml_text import parse_yaml
+from tests.perfect import perfect
 
 ADAPTER: TypeAdapter[CostConfig] = TypeAdapter(CostConfig)
 BATCH = BatchShape((300,) * 112, (900,) * 112)
@@ -167,16 +167,7 @@ TOY = Device(
     source="test",
 )
 EXACT = TrainingDevices(
-    achievable=Achievable(
-        gemm=1.0,
-        attention=1.0,
-        memory=1.0,
-        link=1.0,
-        collective_latency_s=0.0,
-        layer_latency_s=0.0,
-        expert_layer_latency_s=0.0,
-        latent_layer_latency_s=0.0,
-    ),
+    achievable=perfect(),
     micro_batch_overhead_s=0.25,
     launch_per_layer_s=0.0,
     adv_fixed_s=1.0,

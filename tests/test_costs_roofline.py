@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oppo_sim.costs.achieved import Achievable
 from oppo_sim.costs.devices import DEVICES, Device
 from oppo_sim.costs.hosts import HOSTS, VLLM_BATCH_SIZES, HostOverheads
 from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.models import MODELS
 from oppo_sim.costs.roofline_engine import RooflineEngine
+from tests.perfect import perfect
 
 TINY = ModelShape(
     num_hidden_layers=1,
@@ -25,16 +25,7 @@ TINY = ModelShape(
 )
 """Attention matrices 8·(2·8 + 2·4) = 192 parameters, MLP 3·8·16 = 384, head 32·8 = 256; KV 2·1·4·2 = 16 bytes
 a token."""
-PERFECT = Achievable(
-    gemm=1.0,
-    attention=1.0,
-    memory=1.0,
-    link=1.0,
-    collective_latency_s=0.5,
-    layer_latency_s=0.0,
-    expert_layer_latency_s=0.0,
-    latent_layer_latency_s=0.0,
-)
+PERFECT = perfect(0.5)
 NO_HOST = HostOverheads()
 
 

@@ -30,6 +30,7 @@ from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
+from tests.perfect import perfect
 
 TINY = ModelShape(
     num_hidden_layers=1,
@@ -51,16 +52,7 @@ TOY = Device(
     source="test",
 )
 EXACT = TrainingDevices(
-    achievable=Achievable(
-        gemm=1.0,
-        attention=1.0,
-        memory=1.0,
-        link=1.0,
-        collective_latency_s=0.0,
-        layer_latency_s=0.0,
-        expert_layer_latency_s=0.0,
-        latent_layer_latency_s=0.0,
-    ),
+    achievable=perfect(),
     micro_batch_overhead_s=0.25,
     launch_per_layer_s=0.0,
     adv_fixed_s=0.0,

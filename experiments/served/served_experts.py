@@ -21,6 +21,8 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent / "public_gpu"))
 
 import served  # noqa: E402
+from overview import percent, signed  # noqa: E402
+from overview import table as markdown  # noqa: E402
 
 from oppo_sim.errors import OppoError  # noqa: E402
 
@@ -80,46 +82,27 @@ def predictions(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(made).sort_values(["row", "kind"], kind="stable")
 
 
-def scored(predicted: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """A line a kind of costs and engine: relative errors over its loads."""
+def errors(predicted: pd.DataFrame, table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """A line for each value of ``by``: rows, how many are predicted, and their relative errors."""
     joined = predicted.merge(table, left_on="row", right_index=True)
     joined["error"] = joined["predicted_s"] / (joined["tpot_ms"] / 1000.0) - 1.0
-    found = []
-    for (kind, *unit), part in joined.groupby(["kind", *UNIT], sort=False):
-        told = part["error"].dropna()
-        line = dict(zip(("kind", *UNIT), (kind, *unit), strict=True))
-        found.append({
-            **line, "n": len(part), "predicted": len(told), "median": told.abs().median(),
-            "p90": told.abs().quantile(0.9), "bias": told.median(),
-        })  # fmt: skip
-    return pd.DataFrame(found)
-
-
-def summary(predicted: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """The same by kind of costs and model."""
-    joined = predicted.merge(table, left_on="row", right_index=True)
-    joined["error"] = joined["predicted_s"] / (joined["tpot_ms"] / 1000.0) - 1.0
-    told = joined.dropna(subset=["error"])
-    grouped = told.groupby(["model", "kind"], sort=False)["error"]
+    grouped = joined.groupby(list(by), sort=False)["error"]
     return pd.DataFrame({
         "n": grouped.size(),
-        "median": grouped.apply(lambda errors: errors.abs().median()),
-        "p90": grouped.apply(lambda errors: errors.abs().quantile(0.9)),
+        "predicted": grouped.count(),
+        "median": grouped.apply(lambda found: found.abs().median()),
+        "p90": grouped.apply(lambda found: found.abs().quantile(0.9)),
         "bias": grouped.median(),
     }).reset_index()  # fmt: skip
 
 
-def _percent(value: float, signed: bool = False) -> str:
-    return "" if pd.isna(value) else f"{100 * value:{'+' if signed else ''}.0f} %".replace("-", "−")
-
-
-def page_table(summed: pd.DataFrame) -> str:
-    """Of README.md."""
-    lines = ["| model | costs | n | median | p90 | bias |", "|---|---|---|---|---|---|"]
-    for one in summed.itertuples():
-        cells = [one.model, one.kind, str(one.n), _percent(one.median), _percent(one.p90)]
-        lines.append(f"| {' | '.join([*cells, _percent(one.bias, True)])} |")
-    return "\n".join(lines) + "\n"
+def page_table(predicted: pd.DataFrame, measured: pd.DataFrame) -> str:
+    """Of README.md, by model."""
+    lines = [
+        [one.model, one.kind, str(one.predicted), percent(one.median), percent(one.p90), signed(one.bias)]
+        for one in errors(predicted, measured, ["model", "kind"]).itertuples()
+    ]
+    return markdown(["model", "costs", "n", "median", "p90", "bias"], lines) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -132,8 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         predictions(rows()).to_csv(FOLDER / "predicted.csv.gz", index=False, float_format="%.5g")
         return
     predicted = pd.read_csv(FOLDER / "predicted.csv.gz")
-    scored(predicted, rows()).to_csv(FOLDER / "scored.csv", index=False, float_format="%.4g")
-    print(page_table(summary(predicted, rows())))
+    by_engine = errors(predicted, rows(), ["kind", *UNIT])
+    by_engine.to_csv(FOLDER / "scored.csv", index=False, float_format="%.4g")
+    print(page_table(predicted, rows()))
 
 
 if __name__ == "__main__":

@@ -405,7 +405,9 @@ def test_the_page_and_the_terminal_say_the_same(tmp_path: Path) -> None:
             assert sentence.replace("|", "\\|") in page
             assert sentence in text
     assert "predicted, not measured" in page
-    assert "oppo validate" in page
+    assert (
+        "oppo validate best.yaml --policies sequential,oppo  # needs a real: section (docs/real.md)" in page
+    )
     for name in FRAMEWORKS:
         assert f"### {name}" in page
         assert name in text

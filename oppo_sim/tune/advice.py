@@ -1,6 +1,5 @@
 """The advice: what to set, what to expect, how sure that is; values and sentences."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from math import isfinite, nan
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from oppo_sim import columns as c
 from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.learning import Learning
-from oppo_sim.policies.registry import BASELINE, policy_class
+from oppo_sim.policies.registry import policy_class
 from oppo_sim.report.labels import (
     capital,
     counted,
@@ -339,18 +338,6 @@ def caveats(scenario: Scenario, chosen: Setting, objective: Objective) -> list[s
             " stale setting."
         )
     return found
-
-
-def next_commands(scenario: Scenario, best: str, policy: str) -> list[str]:
-    """What to run next."""
-    policies = ",".join(dict.fromkeys((BASELINE, policy)))
-    real = "" if scenario.real is not None else "  # needs a real: section (docs/real.md)"
-    file = shlex.quote(best)
-    return [
-        f"oppo simulate {file}",
-        f"oppo compare {file} --policies {policies}",
-        f"oppo validate {file} --policies {policies}{real}",
-    ]
 
 
 # ---- inside ------------------------------------------------------------------------------------------------

@@ -1,18 +1,15 @@
 """The edges at which the chosen setting of a search lies, with the command that searches beyond each."""
 
-import os
-import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
 from oppo_sim.policies.knobs import Knob
-from oppo_sim.report.labels import option_text
 from oppo_sim.runs.statistics import TO_REWARD
 from oppo_sim.scenario.cluster import AUTO, SPLIT_FIELD
-from oppo_sim.scenario.load import override_fields, override_texts, without_own_trace
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.sweep.edges import Edge, Interval, Searched, edges
+from oppo_sim.tune.commands import named, scenario_command
 from oppo_sim.tune.request import TuneRequest
 from oppo_sim.tune.space import Setting
 
@@ -40,17 +37,14 @@ def _searched(knob: Knob) -> Searched:
 
 
 def _command(request: TuneRequest, scenario: Scenario, edge: Edge) -> str:
-    trace, fixed = without_own_trace(override_fields(override_texts(request.overrides)))
     spaces = {knob.field: _text(knob) for knob in request.space} | {edge.field: edge.values}
     options: list[tuple[str, Any]] = [
-        ("--trace", None if trace is None else _named(trace)),
-        *(("--set", f"{field}={option_text(value)}") for field, value in fixed.items()),
         *(("--space", f"{field}={values}") for field, values in spaces.items()),
         ("--policies", None if request.policies is None else ",".join(request.policies)),
         *((f"--{name.replace('_', '-')}", bound) for name, bound in request.constraints.described().items()),
         *(("--other-trace", each) for each in request.worlds.traces),
         *(("--drift", f"{each:g}") for each in request.worlds.drifts),
-        *(("--cost-profile", _named(str(each))) for each in request.worlds.cost_profiles),
+        *(("--cost-profile", named(str(each))) for each in request.worlds.cost_profiles),
         ("--cost-worlds", request.worlds.cost_worlds or None),
     ]
     plain = TuneRequest(request.scenario)
@@ -58,12 +52,7 @@ def _command(request: TuneRequest, scenario: Scenario, edge: Edge) -> str:
         value = getattr(request, name)
         options.append((f"--{name.replace('_', '-')}", None if value == getattr(plain, name) else value))
     words = [word for option, value in options if value is not None for word in (option, str(value))]
-    return shlex.join(["oppo", "tune", _named(scenario.source), *words, "--trials", str(request.trials)])
-
-
-def _named(source: str) -> str:
-    """A scenario as a command takes it: a file from the current folder, or a shipped name."""
-    return os.path.relpath(source) if os.path.isfile(source) else source
+    return scenario_command("tune", scenario, request.overrides, [*words, "--trials", str(request.trials)])
 
 
 def _text(knob: Knob) -> str:

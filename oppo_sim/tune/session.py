@@ -33,6 +33,7 @@ from oppo_sim.tune.check import (
     sweep_knobs,
     within,
 )
+from oppo_sim.tune.commands import next_commands
 from oppo_sim.tune.drawn import on_draws
 from oppo_sim.tune.frameworks.catalog import advice_of, framework
 from oppo_sim.tune.frameworks.facts import recommended
@@ -276,12 +277,12 @@ def _tuned(
         setting = best.checked.setting
         tuned_scenario = bench.scenario(setting)
         told = recommended(tuned_scenario, _built_policy(tuned_scenario))
-        file = str(files.BEST if folder is None else folder / files.BEST)
+        file = files.BEST if folder is None else folder / files.BEST
         objective = searched.request.objective
         advice |= {
             "choice": words.choice(best, tuned_scenario.policy.settings, objective, NOMINAL),
             "frameworks": advice_of(told, searched.request.framework),
-            "next": words.next_commands(scenario, file, setting.policy),
+            "next": next_commands(searched.request, scenario, file, setting.policy, folder),
         }
     record = {
         **_record(searched, bench),

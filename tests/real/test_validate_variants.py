@@ -1,6 +1,7 @@
 """Policies with settings of their own in a validation, and those that a search ranks first."""
 
 import json
+import shlex
 from functools import partial
 from math import nan
 from pathlib import Path
@@ -89,19 +90,38 @@ def test_one_policy_at_several_chunk_sizes(tmp_path: Path) -> None:
 def test_the_settings_that_a_search_ranks(tmp_path: Path) -> None:
     file = scenario_file(tmp_path, real={**REAL, "lock_step": True})
     searched = tmp_path / "searched"
-    assert oppo(["tune", file, "--trials", "16", "--draws", "0", "-o", str(searched), "--no-figures"]) == 0
-    scenario = load_scenario(file)
+    assert (
+        oppo(
+            [
+                "tune",
+                file,
+                "--set",
+                "seed=5",
+                "--trials",
+                "16",
+                "--draws",
+                "0",
+                "-o",
+                str(searched),
+                "--no-figures",
+            ]
+        )
+        == 0
+    )
+    scenario = load_scenario(file, ["seed=5"])
     variants = variants_of_search(scenario, searched)
     assert len(variants) == 6
     assert variants[0].policy == "sequential"
     chosen = json.loads((searched / "tune.json").read_text())["chosen"]
     assert variants[1].policy == chosen["policy"]
-    told = {field.removeprefix("policy."): value for field, value in chosen["knobs"].items()}
-    assert {name: variants[1].settings[name] for name in told} == told
+    knobs = {field.removeprefix("policy."): value for field, value in chosen["knobs"].items()}
+    assert {name: variants[1].settings[name] for name in knobs} == knobs
 
-    result = run(
-        file, "--from-tune", str(searched), "--repeats", "1", "--no-figures", "-o", str(tmp_path / "out")
-    )
+    # The command that the search itself names.
+    told = json.loads((searched / "tune.json").read_text())["advice"]["next"][-1]
+    program, command, *words = shlex.split(told)
+    assert (program, command) == ("oppo", "validate")
+    result = run(*words, "--repeats", "1", "--no-figures", "-o", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     assert "regret" in result.stdout
     assert variants[-1].label in json.loads((tmp_path / "out" / "validation.json").read_text())["policies"]

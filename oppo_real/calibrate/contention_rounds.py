@@ -7,7 +7,6 @@ from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import get_native_id
 from time import perf_counter, sleep
 from typing import Any, Final, NamedTuple
@@ -17,6 +16,7 @@ from oppo_real.calibrate.contention import Activity, Meeting, Round, grown_met, 
 from oppo_real.calibrate.measure import training_batch
 from oppo_real.calibrate.plan import Point
 from oppo_real.engines.interface import Request, ScorePiece
+from oppo_real.models_folder import models_folder
 from oppo_real.placement.cores import available_cores
 from oppo_real.placement.engines import EngineKind
 from oppo_real.placement.events import Job, QueuedPiece
@@ -63,8 +63,8 @@ def measure_contention(
     shared = [None if cores is None else cores[meeting] for meeting in meetings]
     # A process that has to be ended by force removes nothing.
     with (
-        TemporaryDirectory(prefix="oppo-models-", ignore_cleanup_errors=True) as models,
-        _workers(process_context(engines), partial(open_bench, models=Path(models)), meetings, shared) as (
+        models_folder(by_force=True) as models,
+        _workers(process_context(engines), partial(open_bench, models=models), meetings, shared) as (
             workers,
             held,
         ),

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from oppo_real.calibrate.plan import Sizes
 from oppo_real.config import RealConfig, check_engines, real_config
+from oppo_real.models_folder import models_folder
 from oppo_real.node import cpu_model, versions_of
 from oppo_real.placement.engines import EngineKind
 from oppo_sim.costs.profile import Profile
@@ -133,7 +133,7 @@ def open_bench(subject: Subject, sizes: Sizes, with_ref: bool = False, models: P
     if subject.threads is not None:
         set_threads(subject.threads)
     with ExitStack() as opening:
-        folder = Path(opening.enter_context(TemporaryDirectory(prefix="oppo-models-", dir=models)))
+        folder = opening.enter_context(models_folder(models))
         sources = prepare_models(config, subject.seed, sizes.max_length, folder, with_ref)
         trainer = build_training(
             config, subject.ppo() if sizes.training else None, sources, subject.seed, with_ref

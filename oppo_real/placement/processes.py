@@ -2,18 +2,18 @@
 and training really overlap."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 import torch.multiprocessing  # teaches pickle to share tensors
 
+from oppo_real.models_folder import models_folder
 from oppo_real.placement.connected import (
     PATIENCE_S,
     WORKER_TIMEOUT_S,
@@ -105,7 +105,8 @@ class KeptEngines:
     """
 
     def __init__(self) -> None:
-        self._folder = TemporaryDirectory(prefix="oppo-models-")
+        self._ending = ExitStack()
+        self._folder = self._ending.enter_context(models_folder())
         self._idle: list[tuple[_Engine, _ProcessLink]] = []
         self._weights: SharedWeights | None = None
 
@@ -114,11 +115,11 @@ class KeptEngines:
 
     def __exit__(self, *_: object) -> None:
         self.end_idle()
-        self._folder.cleanup()
+        self._ending.close()
 
     def models(self, stands_for: str) -> Path:
         """A folder for models that are alike where ``stands_for`` is."""
-        folder = Path(self._folder.name) / sha256(stands_for.encode()).hexdigest()[:16]
+        folder = self._folder / sha256(stands_for.encode()).hexdigest()[:16]
         folder.mkdir(exist_ok=True)
         return folder
 

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from oppo_real.config import RealConfig, check_engines, real_config
 from oppo_real.engines.interface import Sampling
+from oppo_real.models_folder import models_folder
 from oppo_real.placement.cores import available_cores, bound, check_cores
 from oppo_real.placement.engines import (
     ActorSpec,
@@ -337,8 +337,8 @@ def _models_folder(setup: RealSetup, kept: "KeptEngines | None", stream_ref: boo
         what = (config.models, config.mode, config.sft, config.engine, config.scorer, config.dtype)
         yield kept.models(repr((what, config.training_dtype, setup.seed, setup.longest, stream_ref)))
         return
-    with TemporaryDirectory(prefix="oppo-models-", dir=config.placement.cluster.shared_folder) as folder:
-        yield Path(folder)
+    with models_folder(config.placement.cluster.shared_folder) as folder:
+        yield folder
 
 
 def _longest(setup: RealSetup) -> tuple[int, int]:

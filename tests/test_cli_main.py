@@ -97,6 +97,17 @@ def test_a_wrong_command_line_is_one_sentence(
     assert words in printed.err
 
 
+def test_bytecode_that_was_cut_off_is_no_interruption(tmp_path: Path) -> None:
+    kept = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    assert oppo("simulate", "--help", env=kept).returncode == 0
+    (module,) = tmp_path.rglob("oppo_sim/cli/simulate.*.pyc")
+    module.write_bytes(module.read_bytes()[:100])
+    result = oppo("simulate", "tiny", env=kept)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.strip().startswith("oppo: error: a file ends too early (marshal data too short)")
+
+
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([]) == 2
     assert "Commands:" in capsys.readouterr().err

@@ -135,7 +135,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{_mended(error)} (see '{path} --help')")
     except click.ClickException as error:
         return _fail(error.format_message())
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as error:
+        if isinstance(error.__cause__, EOFError):  # click takes it for the end of what is typed
+            return _fail(
+                f"a file ends too early ({error.__cause__}): if Python's bytecode was cut off, as by a full"
+                " disk, delete the environment's __pycache__ folders"
+            )
         print(
             "oppo: interrupted: a file that was being written is incomplete, finished ones are kept",
             file=sys.stderr,

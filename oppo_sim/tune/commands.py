@@ -10,15 +10,18 @@ from oppo_sim.report.labels import option_text
 from oppo_sim.scenario.load import Overrides, override_fields, override_texts, without_own_trace
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.request import TuneRequest
+from oppo_sim.tune.space import POLICY, Space
 
 
 def next_commands(
-    request: TuneRequest, scenario: Scenario, best: Path | str, policy: str, folder: Path | None
+    request: TuneRequest, scenario: Scenario, space: Space, best: Path | str, policy: str
 ) -> list[str]:
-    """What to run next, where ``best`` holds the choice and ``folder``, if any, the search. A scenario that
-    real engines can run has the search validated whole: it may rank wrongly what it did not choose."""
+    """What to run next, where ``best`` holds the choice. A scenario that real engines can run has the search
+    validated whole, as it may rank wrongly what it did not choose; one of more than policies cannot be."""
+    folder = request.folder
     policies = ",".join(dict.fromkeys((BASELINE, policy)))
-    if scenario.real is not None and folder is not None:
+    fields = {knob.field for knobs in space.knobs.values() for knob in knobs}
+    if scenario.real is not None and folder is not None and all(name.startswith(POLICY) for name in fields):
         validate = scenario_command("validate", scenario, request.overrides, ["--from-tune", str(folder)])
     else:
         validate = shlex.join(["oppo", "validate", str(best), "--policies", policies])

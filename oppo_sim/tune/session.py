@@ -282,7 +282,7 @@ def _tuned(
         advice |= {
             "choice": words.choice(best, tuned_scenario.policy.settings, objective, NOMINAL),
             "frameworks": advice_of(told, searched.request.framework),
-            "next": next_commands(searched.request, scenario, file, setting.policy, folder),
+            "next": next_commands(searched.request, scenario, searched.space, file, setting.policy),
         }
     record = {
         **_record(searched, bench),

@@ -177,6 +177,19 @@ def test_the_settings_that_a_search_ranks(tmp_path: Path) -> None:
     assert "no finished search" in said and "oppo calibrate" in said and "--profile" in said
 
 
+def test_a_search_of_more_than_policies_names_a_validation_of_its_choice(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path)
+    searched = tmp_path / "searched"
+    wider = ("--space", "rollout.kv_capacity_tokens=128,256")
+    words = ("tune", file, *wider, "--trials", "8", "--draws", "0", "-o", str(searched), "--no-figures")
+    assert oppo(list(words)) == 0
+    told = json.loads((searched / "tune.json").read_text())["advice"]
+    assert "--from-tune" not in told["next"][-1]
+    policies = ",".join(dict.fromkeys(("sequential", told["choice"]["policy"])))
+    assert told["next"][-1] == f"oppo validate {searched / 'best.yaml'} --policies {policies}"
+    assert "rollout.kv_capacity_tokens is" in run_refused(file, "--from-tune", str(searched))
+
+
 @pytest.mark.filterwarnings("ignore::oppo_sim.costs.profile.ProfileRangeWarning")
 def test_one_command_searches_on_measured_seconds_and_runs_what_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

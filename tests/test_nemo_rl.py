@@ -10,6 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "nemo_rl"))
 
 import nemo_rl
 
+from oppo_sim.report.ranges import SPLIT_GAINS
+
 FOLDER = nemo_rl.FOLDER
 
 
@@ -28,6 +30,12 @@ def test_scores_are_those_of_the_predictions(of: str) -> None:
         pd.testing.assert_frame_equal(made, kept, check_exact=False, rtol=1e-4)
     assert nemo_rl.page_table(scored, table) in page
     assert nemo_rl.page_table_on_policy(on_policy, table) in page
+
+
+def test_what_the_tool_says_of_other_splits_is_what_was_scored(predicted: pd.DataFrame) -> None:
+    found = nemo_rl.summary(nemo_rl.scored(predicted, nemo_rl.rows()))
+    inside = (found["unfitted"]["inside"], found["observed"]["inside"])
+    assert (found["unfitted"]["speedups"], *inside) == SPLIT_GAINS
 
 
 def test_the_page_says_what_was_scored(predicted: pd.DataFrame) -> None:

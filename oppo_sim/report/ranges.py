@@ -1,6 +1,6 @@
 """Intervals of the machine in words."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,6 +23,9 @@ MACHINE_ENDS: Final = frozenset(
     )
 )  # fmt: skip
 """Columns that belong to others."""
+SPLIT_GAINS: Final = (14, 4, 8)
+"""Published gains of another split of the GPUs, and how many of them lay within ranges of the priors and of
+one known step: experiments/nemo_rl, which a test compares."""
 _LEAST_SHARE = 0.05
 _SURE: Final = 0.975
 """As sure as one end of a 95 % interval."""
@@ -43,6 +46,18 @@ def drawn_words(machine: bool, objective: str, effects: int) -> str:
     ``effects``: draws of the effect, which count where the objective is a time to reward."""
     effect = objective == TO_REWARD and effects > 0
     return " and ".join(["the machine"] * machine + ["the effect of staleness"] * effect)
+
+
+def split_sentence(fields: Iterable[str]) -> str:
+    """That ranges say less of runs which differ in their GPUs: what misses from the costs of one placement is
+    not in those of another. Empty where none of the ``fields`` that vary changes them."""
+    if not any(field.startswith(("placement.", "cluster.")) for field in fields):
+        return ""
+    gains, priors, known = SPLIT_GAINS
+    return (
+        f"ranges hold too little between splits of GPUs: {priors} of {gains} published gains lay within"
+        f" those of priors, {known} where one step was known; measure before GPUs are moved"
+    )
 
 
 def over_words(seeds: str, drawn: str) -> str:

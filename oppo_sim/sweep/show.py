@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from oppo_sim import columns as c
 from oppo_sim.report.labels import counted, field_label, format_percent, other_lengths, settings_label
-from oppo_sim.report.ranges import drawn_words, few_seeds_sentence, has_ranges, over_words, widest_sentence
+from oppo_sim.report.ranges import (
+    drawn_words,
+    few_seeds_sentence,
+    has_ranges,
+    over_words,
+    split_sentence,
+    widest_sentence,
+)
 from oppo_sim.report.terminal import fitted
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.statistics import TO_REWARD
@@ -33,7 +40,8 @@ def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) 
     """Sentences below the table: the region, stopped and failed points, the engines. ``gone``: heads that
     left it; ``output``: the folder that was asked for."""
     found = [sweep.plan.splits] if sweep.plan.splits else []
-    others = len(sweep.alike) - 1
+    others, statuses = len(sweep.alike) - 1, sweep.statuses
+    failed = statuses["failed"]
     drawn = has_ranges(sweep.points)
     learning = learning_of(sweep.plan.scenario.rewards, sweep.plan.scenario.steps)
     objective = sweep.plan.spec.objective
@@ -52,7 +60,7 @@ def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) 
         share = float(sweep.points[c.P_BEST].loc[sweep.best]) if drawn else float("nan")
         few = few_seeds_sentence(share, len(sweep.plan.seeds), sweep.plan.spec.practical)
         found += [few] if few else []
-    elif sweep.best is not None and len(sweep.points) > 1:
+    elif sweep.best is not None and len(sweep.points) > failed + 1:
         found.append(f"every other point is significantly worse than the best over {over}{_by_more(sweep)}")
     if sweep.best is not None:
         other = other_lengths(float(sweep.points[c.LENGTH_BIAS_PAIRED].loc[sweep.best]))
@@ -64,6 +72,8 @@ def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) 
         told.add(command)
     if sweep.machine.sentence:
         found.append(sweep.machine.sentence)
+    if drawn and (told_of_split := split_sentence(sweep.plan.fields)):
+        found.append(told_of_split)
     if objective == TO_REWARD:
         found.append(learning.sentence)
     if drawn and sweep.best is not None:
@@ -72,14 +82,13 @@ def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) 
         found.append(f"{counted(count, 'point')} that could be the best ran on the draws")
         if objective != TO_REWARD and not any(head.startswith(SPEEDUP) for head in gone):
             found[-1] += f": {SPEEDUP} [95 %] of seeds and machine"
-            found[-1] += "; of the others, of the seeds alone" if count < len(sweep.points) else ""
-    statuses = sweep.statuses
+            found[-1] += "; of the others, of the seeds alone" if count < len(sweep.points) - failed else ""
     if statuses["stopped"]:
         found.append(
             f"{statuses['stopped']:,} points were stopped early, significantly worse than the best so far"
         )
-    if statuses["failed"]:
-        found.append(f"{statuses['failed']:,} of {len(sweep.points):,} points failed:")
+    if failed:
+        found.append(f"{failed:,} of {len(sweep.points):,} points failed:")
         for failure in sweep.failures[:_MOST_REASONS]:
             first = settings_label(list(failure.first), list(failure.first.values()))
             found.append(f"  {failure.points:,} ×: {failure.sentence} (first: {first})")

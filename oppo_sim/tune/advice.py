@@ -1,6 +1,6 @@
 """The advice: what to set, what to expect, how sure that is; values and sentences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, nan
 from typing import Any
 
@@ -17,7 +17,7 @@ from oppo_sim.report.labels import (
     signed_ends,
     significant,
 )
-from oppo_sim.report.ranges import drawn_words
+from oppo_sim.report.ranges import drawn_words, split_sentence
 from oppo_sim.runs.machine import Machine
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.runs.to_reward import TO_REWARD_COLUMNS
@@ -324,8 +324,10 @@ def robust_sentences(
     return found
 
 
-def caveats(scenario: Scenario, chosen: Setting, objective: Objective) -> list[str]:
-    """What these numbers are not."""
+def caveats(
+    scenario: Scenario, chosen: Setting, objective: Objective, fields: Iterable[str] = ()
+) -> list[str]:
+    """What these numbers are not, of a search over ``fields``."""
     known = evidence_text(scenario.costs.stage_evidence(cost_context(scenario), scenario.base_dir))
     found = [f"All of this is predicted, not measured. Its seconds: {known}."]
     policy = policy_class(chosen.policy, scenario.base_dir)
@@ -337,6 +339,8 @@ def caveats(scenario: Scenario, chosen: Setting, objective: Objective) -> list[s
             f"What staleness does to learning {said}: compare learning curves before trusting a"
             " stale setting."
         )
+    if told := split_sentence(fields):
+        found.append(capital(f"{told}."))
     return found
 
 

@@ -20,8 +20,8 @@ def next_commands(
     validated whole, as it may rank wrongly what it did not choose; one of more than policies cannot be."""
     folder = request.folder
     policies = ",".join(dict.fromkeys((BASELINE, policy)))
-    fields = {knob.field for knobs in space.knobs.values() for knob in knobs}
-    if scenario.real is not None and folder is not None and all(name.startswith(POLICY) for name in fields):
+    of_policies = all(field.startswith(POLICY) for field in space.fields)
+    if scenario.real is not None and folder is not None and of_policies:
         validate = scenario_command("validate", scenario, request.overrides, ["--from-tune", str(folder)])
     else:
         validate = shlex.join(["oppo", "validate", str(best), "--policies", policies])

@@ -226,7 +226,9 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
         ],
         "Robustness": words.robust_sentences(request.robust, names, best, nominal),
         "What was searched": _searched_sentences(searched),
-        "What these numbers are not": words.caveats(scenario, setting, request.objective),
+        "What these numbers are not": words.caveats(
+            scenario, setting, request.objective, searched.space.fields
+        ),
     }
     regrets = [
         {"world": name, "chosen": best.regrets[world], "nominal": nominal.regrets[world]}

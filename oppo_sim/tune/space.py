@@ -88,6 +88,11 @@ class Space:
     def policies(self) -> tuple[str, ...]:
         return tuple(self.knobs)
 
+    @property
+    def fields(self) -> frozenset[str]:
+        """Of the scenario, which are searched."""
+        return frozenset(knob.field for knobs in self.knobs.values() for knob in knobs)
+
     def size(self, policy: str) -> float:
         """How many settings of a policy there are."""
         return math.prod(knob.size for knob in self.knobs[policy])

@@ -65,12 +65,16 @@ class Engine:
     dtype: str = "bf16"
     kv_cache_dtype: str = "auto"
     engine: str = "vllm"
+    expert_parallel: int = 1
+    attention_data_parallel: int = 1
 
 
 def engine_scenario(engine: Engine) -> Scenario:
     """A scenario with these settings of the engine; nothing else of it is asked."""
     rollout = {
         "tensor_parallel": engine.tensor_parallel,
+        "expert_parallel": engine.expert_parallel,
+        "attention_data_parallel": engine.attention_data_parallel,
         "host": {} if engine.host == "bare" else engine.host,
         "dtype": engine.dtype,
         "kv_cache_dtype": engine.kv_cache_dtype,

@@ -58,11 +58,12 @@ def rows() -> pd.DataFrame:
     return pd.read_csv(FOLDER / "rows.csv.gz")
 
 
-def predictions(table: pd.DataFrame) -> pd.DataFrame:
-    """A line a row and kind of costs: seconds of an output token, or why there is none."""
+def predictions(table: pd.DataFrame, unit: Sequence[str] = tuple(UNIT)) -> pd.DataFrame:
+    """A line a row and kind of costs: seconds of an output token, or why there is none. ``unit``: columns
+    that tell engines apart, ``UNIT`` first."""
     made = []
-    for unit, part in table.groupby(UNIT, sort=False):
-        model, system, backend, precision, degree = unit
+    for one, part in table.groupby(list(unit), sort=False):
+        model, system, backend, precision, degree, *ranks = one
         asked = part.assign(
             conc=part["concurrency"],
             prompt=part["share"] * part["isl"],
@@ -71,7 +72,15 @@ def predictions(table: pd.DataFrame) -> pd.DataFrame:
         )
         for kind in KINDS:
             engine = served.Engine(
-                kind, MODELS[model], DEVICES[system], int(degree), backend, precision, engine=backend
+                kind,
+                MODELS[model],
+                DEVICES[system],
+                int(degree),
+                backend,
+                precision,
+                "auto",
+                backend,
+                *map(int, ranks),
             )
             try:
                 seconds, why = served.token_seconds_of(served.engine_costs(engine), asked), ""

@@ -15,6 +15,7 @@ from oppo_sim.costs.roofline_memory import (
     check_scoring,
     micro_batch,
     ref_bytes,
+    rollout_weight_bytes,
     state_bytes,
     trained_adapters,
 )
@@ -36,6 +37,8 @@ def rollout_engine(parts: Parts) -> RooflineEngine:
         kv_bytes=rollout.kv_value_bytes,
         achievable=rollout.achievable,
         host=host,
+        expert_parallel=rollout.expert_parallel,
+        attention_data_parallel=rollout.attention_data_parallel,
     )
     engine.split  # noqa: B018 (a dtype that the device lacks is an error of now, not of the first iteration)
     return engine
@@ -83,7 +86,7 @@ def training_group(parts: Parts) -> RooflineTraining:
         )
 
     actor = trained("actor", models.actor, True)
-    weights = moved = weight_bytes(models.actor, parts.rollout.dtype, True)
+    moved = weight_bytes(models.actor, parts.rollout.dtype, True)
     sync = training.weight_sync
     level = sync.sleep_level if sync.kind == "reshard" and parts.rollout.sleep_mode else None
     if actor.adapters is not None and sync.kind != "full_export" and level != 2:
@@ -113,7 +116,7 @@ def training_group(parts: Parts) -> RooflineTraining:
             parts, training.sequence_parallel, max(1, context.gpus_per_node // training.tensor_parallel)
         ),
         sync_link_bytes_per_s=between if context.sync_spans_nodes else None,
-        engine_bytes=weights / parts.rollout.tensor_parallel if level == 1 else 0.0,
+        engine_bytes=rollout_weight_bytes(parts) if level == 1 else 0.0,
     )
 
 

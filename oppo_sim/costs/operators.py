@@ -8,6 +8,7 @@ floating-point operations and bytes.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import comb
 from typing import NamedTuple
 
 from oppo_sim.costs.achieved import Achievable, Collective, achieved, all_reduce
@@ -72,6 +73,9 @@ class Split:
     """Between the devices of the experts; bytes that one device sends. None: as ``rates.all_to_all``."""
     sequence_link: Collective | None = None
     """Likewise between sequence-parallel devices."""
+    gather: Collective | None = None
+    """An all-reduce between all devices of an inference engine, which gathers all tokens before its experts
+    and sums what they give (vLLM's, SGLang's and TensorRT-LLM's default). None: all-to-alls."""
 
     @property
     def experts_apart(self) -> bool:
@@ -125,6 +129,19 @@ def touched_experts(num_experts: int, per_token: int, tokens: float) -> float:
     """Expected distinct experts that ``tokens`` tokens use at uniform routing: E·(1 − (1 − k/E)^n)."""
     missed: float = (1.0 - per_token / num_experts) ** tokens
     return num_experts * (1.0 - missed)
+
+
+def touched_of_slowest(num_experts: int, per_token: int, tokens: float, ranks: int) -> float:
+    """Likewise, where all of the ``ranks`` that a layer's experts are divided among read as many as the one
+    that reads most: the expected most of so many independent binomial numbers."""
+    own, share = num_experts // ranks, touched_experts(num_experts, per_token, tokens) / num_experts
+    if ranks == 1 or not 0.0 < share < 1.0:
+        return num_experts * share
+    below = most = 0.0
+    for number in range(own):
+        below += comb(own, number) * share**number * (1.0 - share) ** (own - number)
+        most += 1.0 - min(below, 1.0) ** ranks
+    return ranks * most
 
 
 def layer_groups(
@@ -307,7 +324,8 @@ def collectives_seconds(split: Split, rows: float) -> float:
         latency_s, bytes_per_s = split.rates.all_reduce
         size = rows * shape.hidden_size * split.activation_bytes
         reduced = 2 * shape.num_hidden_layers
-        if split.experts_apart and not shape.shared_expert_intermediate_size:
+        moved = split.experts_apart and (split.gather is None or split.expert_ranks > 1)
+        if moved and not shape.shared_expert_intermediate_size:
             reduced -= shape.moe_layers
         seconds += reduced * (latency_s + size / bytes_per_s)
     if split.experts_apart and shape.moe_layers:
@@ -332,6 +350,11 @@ def _expert_exchange_seconds(split: Split, rows: float) -> float:
     gets as many back (Lepikhin et al., "GShard", 2020, §3.2); devices that share an expert gather what each
     of them got, and scatter their sums. Tokens of a rank lie on its tensor-parallel devices (Megatron's
     sequence parallelism), and are routed uniformly."""
+    if split.gather is not None:
+        # Where every rank has all tokens already, the sum is tensor parallelism's all-reduce.
+        latency_s, bytes_per_s = split.gather
+        size = rows * split.expert_ranks * split.shape.hidden_size * split.activation_bytes
+        return 2 * latency_s + size / bytes_per_s if split.expert_ranks > 1 else 0.0
     latency_s, bytes_per_s = split.expert_link or split.rates.all_to_all
     degree, shared = split.expert_parallel, split.devices_of_an_expert
     used = split.shape.num_experts_per_tok * split.shape.hidden_size * split.activation_bytes
@@ -397,6 +420,20 @@ class ForwardTerms(NamedTuple):
             pairs,
         )
         return seconds, Group(*parts)
+
+    def over(self, ranks: int) -> "ForwardTerms":
+        """Of tokens and pairs that so many ranks share evenly, each on its own ``devices``."""
+
+        def shared(group: tuple[float, ...], first: int, last: int) -> tuple[float, ...]:
+            return (*group[:first], *(number / ranks for number in group[first:last]), *group[last:])
+
+        attention, *others = self.groups
+        return self._replace(
+            groups=(shared(attention, 0, 8), *(shared(group, 4, 8) for group in others)),
+            collective_s_per_token=self.collective_s_per_token / ranks,
+            missed=self.missed ** (1.0 / ranks),
+            devices=self.devices * ranks,
+        )
 
 
 def forward_terms(

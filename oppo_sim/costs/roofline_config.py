@@ -70,7 +70,7 @@ class ShapedCosts(CostSection):
         training = training_group(parts)
         derived = {
             "actor_kv_capacity_tokens": capacity,
-            "actor_kv_bytes_per_token": actor.split.kv_bytes_per_token * actor.tensor_parallel,
+            "actor_kv_bytes_per_token": actor.split.kv_bytes_per_token * actor.split.tensor_parallel,
             "training_gpus": devices.num_training,
             "actor_micro_batch_tokens": training.actor.training_micro_batch.tokens,
             "critic_micro_batch_tokens": (
@@ -147,6 +147,7 @@ class ShapedCosts(CostSection):
                     " of a model: lower it"
                 )
         _check_experts(trained, context.training)
+        _check_ranks(models.actor, self.rollout)
         split, degree = "tensor_parallel", context.training.tensor_parallel
         if context.training.sequence_parallel > 1:
             split, degree = (
@@ -154,7 +155,7 @@ class ShapedCosts(CostSection):
                 degree * context.training.sequence_parallel,
             )
         for shape, name, divided, parts in (
-            (models.actor, "rollout", "tensor_parallel", self.rollout.tensor_parallel),
+            (models.actor, "rollout", *_divided(self.rollout)),
             *((shape, "training", split, degree) for shape in trained),
             (
                 models.reward or models.ref,
@@ -168,6 +169,35 @@ class ShapedCosts(CostSection):
                 raise OppoError(
                     f"costs: {name}: {divided} {parts} does not divide the {heads} attention heads; change it"
                 )
+
+
+def _divided(rollout: RolloutEngine) -> tuple[str, int]:
+    """What divides attention, and its value."""
+    name = "tensor_parallel"
+    if rollout.attention_data_parallel > 1:
+        name += " over attention_data_parallel"
+    return name, rollout.attention_devices
+
+
+def _check_ranks(actor: ModelShape, rollout: RolloutEngine) -> None:
+    """Raises OppoError for ranks that a replica's GPUs, or a layer's experts, cannot be divided into."""
+    for name in ("expert_parallel", "attention_data_parallel"):
+        ranks = getattr(rollout, name)
+        if ranks > 1 and not actor.num_experts:
+            raise OppoError(
+                f"costs: rollout: {name} {ranks} is of engines of a mixture of experts, and the actor model has"
+                " no experts; leave it out, or add replicas"
+            )
+        if rollout.tensor_parallel % ranks:
+            raise OppoError(
+                f"costs: rollout: {name} {ranks} does not divide the {rollout.tensor_parallel} GPUs of a replica"
+                " (tensor_parallel); change one of them"
+            )
+    if actor.num_experts % rollout.expert_parallel:
+        raise OppoError(
+            f"costs: rollout: expert_parallel {rollout.expert_parallel} does not divide the"
+            f" {actor.num_experts} experts of a layer; change it"
+        )
 
 
 def _check_experts(trained: list[ModelShape], training: TrainingConfig) -> None:

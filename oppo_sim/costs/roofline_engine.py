@@ -23,6 +23,7 @@ from oppo_sim.costs.operators import (
     head_groups,
     layer_groups,
     total,
+    touched_of_slowest,
 )
 
 _INFINITE = float("inf")
@@ -54,12 +55,17 @@ class RooflineEngine:
     shape: ModelShape
     device: Device
     tensor_parallel: int = 1
+    """Devices; what the two last fields say of it is divided otherwise."""
     dtype: Dtype = "bf16"
     kv_bytes: float = 2.0
     achievable: Achievable = ASSUMED
     host: HostOverheads = HOSTS["vllm"]
     logits: Logits = "last"
     pad: bool = True
+    expert_parallel: int = 1
+    """Ranks that the experts of a layer are divided among."""
+    attention_data_parallel: int = 1
+    """Ranks that each have attention, and all but the experts, and rollouts of their own."""
     _decodes: dict[int, _Decode] = field(default_factory=dict, init=False, repr=False, compare=False)
     _last_prefill: tuple[tuple[float, float], tuple[float, Group]] | None = field(
         default=None, init=False, repr=False, compare=False
@@ -67,9 +73,24 @@ class RooflineEngine:
 
     @cached_property
     def split(self) -> Split:
-        """The model as it lies on the devices."""
+        """The model as it lies on the devices; of one rank."""
         rates = achievable_rates(self.device, self.dtype, self.achievable, self.tensor_parallel)
-        return Split(self.shape, self.tensor_parallel, self.dtype, self.kv_bytes, rates)
+        whole = Split(self.shape, self.tensor_parallel, self.dtype, self.kv_bytes, rates)
+        if self.expert_parallel == self.attention_data_parallel == 1:
+            return whole
+        degree = self.tensor_parallel // self.attention_data_parallel
+        return replace(
+            whole,
+            tensor_parallel=degree,
+            rates=achievable_rates(self.device, self.dtype, self.achievable, degree),
+            expert_parallel=self.expert_parallel,
+            expert_tensor_parallel=self.tensor_parallel // self.expert_parallel,
+            gather=rates.all_reduce,
+        )
+
+    def rollouts_of_a_rank(self, n_running: int) -> int:
+        """Of the rank that has most, where ranks share them evenly."""
+        return -(-n_running // self.attention_data_parallel)
 
     @property
     def peak(self) -> Peak | None:
@@ -145,7 +166,9 @@ class RooflineEngine:
     def forward(self) -> ForwardTerms:
         """A prefill in numbers."""
         launches, host_s = self.launches(), self.host.per_iteration_s
-        return forward_terms(self.split, self._row_groups, self._layer_latency(), launches, host_s)
+        terms = forward_terms(self.split, self._row_groups, self._layer_latency(), launches, host_s)
+        ranks = self.attention_data_parallel
+        return terms if ranks == 1 else terms.over(ranks)
 
     def decode_lines(self, n_running: int) -> DecodeLines:
         found = self._decodes.get(n_running) or self._decode(n_running)
@@ -174,18 +197,20 @@ class RooflineEngine:
 
     def _decode(self, n_running: int) -> _Decode:
         """Both lines of n_running rollouts: the host's launches bound it below the knee, the device above."""
-        split, rows = self.split, self.padded(n_running)
+        split, own = self.split, self.rollouts_of_a_rank(n_running)
+        rows, held = self.padded(own), own / n_running if n_running else 1.0
         bounded = bounded_groups(split, rows, decode=True)
-        head = head_groups(split, n_running, normalised=True)
-        seconds, parts = total((*layer_groups(split, rows), *bounded, *head))
-        per_token = decode_attention(split, 1.0, self.host.kv_traffic_factor)
+        head = head_groups(split, own, normalised=True)
+        seconds, parts = total((*layer_groups(split, rows, self._touched(rows)), *bounded, *head))
+        per_token = decode_attention(split, held, self.host.kv_traffic_factor)
         slope = per_token.seconds
         # Each rollout also attends to its own new token, hence n_running further tokens of context.
         device = seconds + slope * n_running + self._layer_latency() + collectives_seconds(split, rows)
         host = self.host.per_iteration_s + self.host.per_rollout_s * n_running
         knee = (self.launches() - device) / slope
         useful = 2.0 * n_running * (self.shape.active_matrix_params + self.shape.lm_head_params)
-        tp = self.tensor_parallel
+        # Work is that of all ranks, of which others hold less than the one that is waited for.
+        tp, mean = self.tensor_parallel, 1.0 / (held * self.attention_data_parallel)
         found = _Decode(
             knee=knee,
             below=Line(self.launches() + host, 0.0, knee),
@@ -193,11 +218,19 @@ class RooflineEngine:
             arithmetic=(parts.arithmetic_s + per_token.arithmetic_s * n_running, per_token.arithmetic_s),
             memory=(parts.memory_s + per_token.memory_s * n_running, per_token.memory_s),
             work=(
-                useful + per_token.flops * tp * n_running,
-                per_token.flops * tp,
-                (parts.bytes + per_token.bytes * n_running) * tp,
-                per_token.bytes * tp,
+                useful + per_token.flops * mean * tp * n_running,
+                per_token.flops * mean * tp,
+                (parts.bytes + per_token.bytes * mean * n_running) * tp,
+                per_token.bytes * mean * tp,
             ),
         )
         self._decodes[n_running] = found
         return found
+
+    def _touched(self, rows: int) -> float | None:
+        """Experts of a layer that decoding reads, as if every rank read as many as the one with most; None:
+        they are not divided among ranks."""
+        if self.expert_parallel == 1:
+            return None
+        shape, tokens = self.shape, rows * self.split.expert_ranks
+        return touched_of_slowest(shape.num_experts, shape.num_experts_per_tok, tokens, self.expert_parallel)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from oppo_sim.costs.context import CostContext, stages_run
-from oppo_sim.costs.device import Device, value_bytes
+from oppo_sim.costs.device import Device, value_bytes, weight_value_bytes
 from oppo_sim.costs.memory import (
     MicroBatch,
     StateBytes,
@@ -113,7 +113,7 @@ def ref_bytes(parts: Parts) -> float:
 
 
 def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
-    """Tokens of KV cache of a replica: what weights and activations leave of the engine's share of the
+    """Tokens of KV cache of a replica, on all its ranks of attention: what weights and activations leave of the engine's share of the
     device, and co-located models of the device.
 
     Raises OppoError if that is not one token.
@@ -124,7 +124,7 @@ def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
         activations = rollout.max_num_batched_tokens * layer_activation_bytes(
             parts.models.actor, rollout.dtype
         )
-        items = [*_rollout_items(parts), Item("activations", activations / rollout.tensor_parallel)]
+        items = [*_rollout_items(parts), Item("activations", activations / rollout.attention_devices)]
         return _Need([*items, *_bounded_states(parts)], kv_bytes_per_token)
 
     def device(parts: Parts) -> _Need:
@@ -141,7 +141,7 @@ def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
     share = parts.rollout.gpu_memory_utilization
     shares = ((device, max(share, _DEVICE_SHARE)), (engine, share))
     left = min(_left("rollout", parts, parts.devices.rollout, each, need, cure) for need, each in shares)
-    return math.floor(left / kv_bytes_per_token)
+    return math.floor(left / kv_bytes_per_token) * parts.rollout.attention_data_parallel
 
 
 def _bounded_states(parts: Parts) -> list[Item]:
@@ -151,7 +151,8 @@ def _bounded_states(parts: Parts) -> list[Item]:
     at_once = math.ceil(context.rollout_batch_size / context.num_replicas)
     if context.max_num_seqs is not None:
         at_once = min(at_once, context.max_num_seqs)
-    size = at_once * shape.state_bytes_per_rollout(rollout.kv_value_bytes, rollout.tensor_parallel)
+    at_once = math.ceil(at_once / rollout.attention_data_parallel)
+    size = at_once * shape.state_bytes_per_rollout(rollout.kv_value_bytes, rollout.attention_devices)
     kind = "states of linear attention" if shape.num_linear_layers else "sliding windows"
     return [Item(f"{kind} of {at_once} rollouts", size)] if size else []
 
@@ -303,8 +304,17 @@ def _training_items(parts: Parts, running: str = "") -> list[Item]:
 
 
 def _rollout_items(parts: Parts) -> list[Item]:
-    size = weight_bytes(parts.models.actor, parts.rollout.dtype, True)
-    return [Item("rollout weights", size / parts.rollout.tensor_parallel)]
+    return [Item("rollout weights", rollout_weight_bytes(parts))]
+
+
+def rollout_weight_bytes(parts: Parts) -> float:
+    """On each device of a replica: every rank of attention has all but the experts, which lie on all."""
+    rollout, shape = parts.rollout, parts.models.actor
+    size = weight_bytes(shape, rollout.dtype, True)
+    if rollout.attention_data_parallel == 1:
+        return size / rollout.tensor_parallel
+    experts = weight_value_bytes(rollout.dtype) * shape.routed_params
+    return (size - experts) / rollout.attention_devices + experts / rollout.tensor_parallel
 
 
 def _left(

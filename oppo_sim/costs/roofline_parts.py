@@ -20,6 +20,14 @@ class RolloutEngine(Strict):
     device: DeviceRef | None = None
     """None: ``costs.device``; so everywhere below."""
     tensor_parallel: Count = 1
+    """GPUs of a replica, whatever the next two divide among them (SGLang's ``tp_size``; vLLM's
+    ``tensor_parallel_size`` times ``data_parallel_size``)."""
+    expert_parallel: Count = 1
+    """Ranks of these GPUs that the experts of a layer are divided among, whole ones to each; the GPUs of a
+    rank share each of its experts (SGLang's ``ep_size``). vLLM knows 1 and all."""
+    attention_data_parallel: Count = 1
+    """Ranks of these GPUs that each have whole attention, all but the experts, and rollouts and a KV cache of
+    their own (SGLang's ``dp_size`` with ``enable_dp_attention``, vLLM's ``data_parallel_size``)."""
     dtype: Dtype = "bf16"
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
     host: HostRef = "vllm"
@@ -30,6 +38,11 @@ class RolloutEngine(Strict):
     max_num_batched_tokens: Count = 8192
     """Tokens of one forward at most, for the activation memory set aside."""
     achievable: Achievable = Achievable()
+
+    @property
+    def attention_devices(self) -> int:
+        """GPUs that share what is not an expert."""
+        return self.tensor_parallel // self.attention_data_parallel
 
     @property
     def kv_value_bytes(self) -> float:

@@ -92,8 +92,9 @@ class ComposedPrefill:
                 for context in attention.mean_context
             )
 
+        ranks = self.roofline.attention_data_parallel
         return PrefillTable(
-            tokens=tuple(grid),
+            tokens=tuple(ranks * tokens for tokens in grid),
             mean_context=attention.mean_context,
             seconds=tuple(row(tokens) for tokens in grid),
         )
@@ -168,21 +169,24 @@ class ComposedEngine(ComposedPrefill):
 
     def _device(self, n_running: int) -> _Device:
         """Rows and collectives of the padded batch; head, sampling and attention of the rollouts that there
-        are."""
-        rows, padded = self.table.rows, self.roofline.padded(n_running)
-        own = (
+        are; of the rank that has most of them."""
+        own = self.roofline.rollouts_of_a_rank(n_running)
+        held = own / n_running if n_running else 1.0
+        rows, padded = self.table.rows, self.roofline.padded(own)
+        fixed_s = (
             self.layer_gap_s * self.roofline.shape.num_hidden_layers
             + linear(rows.tokens, rows.seconds, padded)
             + linear(rows.tokens, rows.collectives, padded)
-            + linear(rows.tokens, rows.head, n_running)
-            + self._softmax_s(n_running)
+            + linear(rows.tokens, rows.head, own)
+            + self._softmax_s(own)
         )
-        attention, within, *_ = decode_lines_of(self._attention, n_running, 0.0).found
+        attention, within, *_ = decode_lines_of(self._attention, own, 0.0).found
         factor = self.roofline.host.kv_traffic_factor
         lines = tuple(
-            Line(own + factor * fixed, factor * per_kv_token, until)
+            Line(fixed_s + factor * fixed, factor * per_kv_token * held, until / held)
             for fixed, per_kv_token, until in attention
         )
+        within = within and (within[0] / held, within[1] / held)
         return _Device(lines, within, self.roofline.decode_parts(n_running))
 
     @cached_property

@@ -44,6 +44,8 @@ def query_of(engine: RooflineEngine, source: KernelSource) -> KernelQuery:
         engine=source.engine,
         version=source.version or newest_version(source.engine, system),
         tensor_parallel=engine.tensor_parallel,
+        expert_parallel=engine.expert_parallel,
+        attention_data_parallel=engine.attention_data_parallel,
         dtype=_dtype(engine, source),
         kv_cache_dtype="fp8" if engine.kv_bytes == 1.0 else "bf16",
         shape=kernel_shape(engine.shape),

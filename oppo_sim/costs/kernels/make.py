@@ -108,8 +108,7 @@ def make_table(query: KernelQuery) -> KernelTable:
     if package_version() is None:
         raise OppoError(
             f"costs: no table of measured kernels is shipped for this model on {query.system} with"
-            f" tensor_parallel {query.tensor_parallel}: pip install 'oppo-toolkit[kernels]' to make it, or"
-            " take kind: roofline"
+            f" {_divided(query)}: pip install 'oppo-toolkit[kernels]' to make it, or take kind: roofline"
         )
     with _asking(query):
         layers = [_layers(query, config, keep) for config, keep in _kinds(query.shape)]
@@ -132,6 +131,13 @@ def make_table(query: KernelQuery) -> KernelTable:
         )
 
 
+def _divided(query: KernelQuery) -> str:
+    """For messages."""
+    names = ("tensor_parallel", "expert_parallel", "attention_data_parallel")
+    said = [(name, getattr(query, name)) for name in names]
+    return ", ".join(f"{name} {value}" for name, value in said if value > 1 or name == names[0])
+
+
 @contextmanager
 def _asking(query: KernelQuery) -> Iterator[None]:
     """The package's warnings are about operators of other models; its errors become one sentence."""
@@ -145,7 +151,7 @@ def _asking(query: KernelQuery) -> Iterator[None]:
         why = " ".join(str(error).split(" at /")[0].split(": tried")[0].split(". ")[0].split())
         raise OppoError(
             f"costs: {PACKAGE} has no measured kernels for this model on {query.system} ({query.engine}"
-            f" {query.version}, {query.dtype}, tensor_parallel {query.tensor_parallel}): {why}; take another"
+            f" {query.version}, {query.dtype}, {_divided(query)}): {why}; take another"
             " kernels.engine, or kind: roofline"
         ) from None
     finally:
@@ -272,6 +278,7 @@ def _layers(query: KernelQuery, config: dict[str, object], keep: Callable[[str],
     from aiconfigurator_core.sdk.engine import EngineHandle
 
     degree, (matrices, experts) = query.tensor_parallel, _QUANTIZATION[query.dtype]
+    ranks = query.attention_data_parallel
     if query.other_products:
         matrices = _QUANTIZATION["fp8_dynamic"][0]
     with tempfile.TemporaryDirectory() as folder:
@@ -281,9 +288,10 @@ def _layers(query: KernelQuery, config: dict[str, object], keep: Callable[[str],
             query.system,
             query.engine,
             backend_version=query.version,
-            tp_size=degree,
-            moe_tp_size=degree,
-            moe_ep_size=1,
+            tp_size=degree // ranks,
+            attention_dp_size=ranks,
+            moe_tp_size=degree // query.expert_parallel,
+            moe_ep_size=query.expert_parallel,
             gemm_quant_mode=matrices,
             moe_quant_mode=experts,
             kvcache_quant_mode="fp8" if query.kv_cache_dtype == "fp8" else "bfloat16",

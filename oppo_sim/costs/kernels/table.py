@@ -40,6 +40,9 @@ class KernelQuery(Strict):
     engine: KernelEngine
     version: str
     tensor_parallel: Count
+    expert_parallel: Count = 1
+    attention_data_parallel: Count = 1
+    """Where it is more than 1, tokens and rollouts of the table are of one rank."""
     dtype: KernelDtype
     kv_cache_dtype: Literal["bf16", "fp8"]
     shape: ModelShape
@@ -59,6 +62,8 @@ class KernelQuery(Strict):
         dtype = self.dtype.replace("_", "-") + ("-dynamic" if self.other_products else "")
         dtype += "" if self.kv_cache_dtype == "bf16" else "-kvfp8"
         engine = f"{self.system}-{self.engine}-{self.version}-tp{self.tensor_parallel}"
+        engine += f"ep{self.expert_parallel}" if self.expert_parallel > 1 else ""
+        engine += f"dp{self.attention_data_parallel}" if self.attention_data_parallel > 1 else ""
         return f"{engine}-{dtype}-{digest}.json.gz"
 
 

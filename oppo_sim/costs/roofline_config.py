@@ -185,13 +185,13 @@ def _check_ranks(actor: ModelShape, rollout: RolloutEngine) -> None:
         ranks = getattr(rollout, name)
         if ranks > 1 and not actor.num_experts:
             raise OppoError(
-                f"costs: rollout: {name} {ranks} is of engines of a mixture of experts, and the actor model has"
-                " no experts; leave it out, or add replicas"
+                f"costs: rollout: {name} {ranks} is for a mixture of experts, and the actor model has no"
+                " experts; leave it out, or add replicas"
             )
         if rollout.tensor_parallel % ranks:
             raise OppoError(
-                f"costs: rollout: {name} {ranks} does not divide the {rollout.tensor_parallel} GPUs of a replica"
-                " (tensor_parallel); change one of them"
+                f"costs: rollout: {name} {ranks} does not divide the {rollout.tensor_parallel} GPUs of a"
+                " replica (tensor_parallel); change one of them"
             )
     if actor.num_experts % rollout.expert_parallel:
         raise OppoError(

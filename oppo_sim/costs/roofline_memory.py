@@ -113,8 +113,8 @@ def ref_bytes(parts: Parts) -> float:
 
 
 def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
-    """Tokens of KV cache of a replica, on all its ranks of attention: what weights and activations leave of the engine's share of the
-    device, and co-located models of the device.
+    """Tokens of KV cache of a replica, on all its ranks of attention: what weights and activations leave of
+    the engine's share of the device, and co-located models of the device.
 
     Raises OppoError if that is not one token.
     """

@@ -220,6 +220,26 @@ def test_latent_and_linear_attention(model: str) -> None:
     assert_equal(run_columns(setup, engine="compiled"), run_columns(setup, engine="simpy"))
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_engines_with_ranks_of_experts_and_attention(ranks: int) -> None:
+    changes = (
+        "costs.actor_model=deepseek-v2-lite",
+        "costs.reward_model.model=deepseek-v2-lite",
+        "costs.kind=roofline",
+        "costs.rollout.expert_parallel=4",
+        f"costs.rollout.attention_data_parallel={ranks}",
+    )
+    less = (
+        "warmup_steps=1",
+        "training.lora_rank=8",
+        "training.critic=none",
+        "training.gradient_checkpointing=true",
+    )
+    setup = shipped("h200x8-vllm", "intra", 4, *changes, *less)
+    assert why_not(setup) is None
+    assert_equal(run_columns(setup, engine="compiled"), run_columns(setup, engine="simpy"))
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_a_policy_is_told_the_same_of_every_step(name: str) -> None:
     setup = shipped("h200-single", "sequential", 6, "warmup_steps=0", *ALONE)

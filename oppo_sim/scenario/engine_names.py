@@ -12,6 +12,11 @@ SAME: dict[str, tuple[str, ...]] = {
         "vllm_tensor_parallel_size",
         "rollout_num_gpus_per_engine",
     ),
+    "costs.rollout.expert_parallel": (
+        f"{_VERL}.rollout.expert_parallel_size",
+        "sglang_ep_size",
+        "sglang_expert_parallel_size",
+    ),
     "costs.rollout.gpu_memory_utilization": (
         f"{_VERL}.rollout.gpu_memory_utilization",
         "vllm_gpu_memory_utilization",

@@ -226,6 +226,8 @@ def test_engines_with_ranks_of_experts_and_attention(ranks: int) -> None:
         "costs.actor_model=deepseek-v2-lite",
         "costs.reward_model.model=deepseek-v2-lite",
         "costs.kind=roofline",
+        "costs.rollout.tensor_parallel=4",
+        "rollout.num_replicas=2",
         "costs.rollout.expert_parallel=4",
         f"costs.rollout.attention_data_parallel={ranks}",
     )

@@ -144,7 +144,16 @@ def _devices(it: Recommended, section: str) -> list[Line]:
     split = it.scenario.split
     knobs = f"{section}.nnodes", f"{section}.n_gpus_per_node"
     found = on_nodes(it, split.rollout_gpus, knobs, GENERATION, "generation")
-    return [*found, Line(f"{ROLLOUT}.tensor_model_parallel_size", split.tensor_parallel, ENGINE)]
+    engine = getattr(it.scenario.costs, "rollout", None)
+    ranks = getattr(engine, "attention_data_parallel", 1)
+    experts = getattr(engine, "expert_parallel", 1)
+    degree, of = split.tensor_parallel // ranks, ENGINE if ranks == 1 else "GPUs of one rank of attention"
+    found.append(Line(f"{ROLLOUT}.tensor_model_parallel_size", degree, of))
+    if ranks > 1:
+        found.append(Line(f"{ROLLOUT}.data_parallel_size", ranks, "ranks of attention of an engine"))
+    if experts > 1:
+        found.append(Line(f"{ROLLOUT}.expert_parallel_size", experts, "ranks of experts of an engine"))
+    return found
 
 
 def _scoring(it: Recommended) -> list[Line]:

@@ -158,6 +158,13 @@ def test_linear_attention_is_bound_by_the_states_that_a_decode_step_reads_and_wr
         assert roofline.decode_time(n, n * kv) == pytest.approx(decode_s(found, n, kv), rel=0.25)
 
 
+def test_state_spaces_were_not_measured() -> None:
+    with pytest.raises(
+        OppoError, match="kernels of Mamba2's state spaces were not measured; take kind: roof"
+    ):
+        make.make_table(query(MODELS["nemotron-nano-9b-v2"]))
+
+
 def test_sparse_attention_takes_less_of_long_rollouts() -> None:
     dense, sparse = (
         make.make_table(query(MODELS[name], 8, dtype="fp8_block")).decode_attention

@@ -79,6 +79,44 @@ QWEN35: dict[str, object] = {
     "linear_conv_kernel_dim": 4,
     "vocab_size": 248320,
 }
+NEMOTRON_NANO: dict[str, object] = {
+    "model_type": "nemotron_h",
+    "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+    "num_hidden_layers": 56,
+    "hidden_size": 4480,
+    "intermediate_size": 15680,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 80,
+    "n_groups": 8,
+    "ssm_state_size": 128,
+    "conv_kernel": 4,
+    "vocab_size": 131072,
+    "tie_word_embeddings": False,
+}
+MAMBA2: dict[str, object] = {
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128000,
+    "mamba_n_heads": 128,
+    "mamba_d_head": 64,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+    "mamba_d_conv": 4,
+}
+GRANITE: dict[str, object] = MAMBA2 | {
+    "model_type": "granitemoehybrid",
+    "num_hidden_layers": 40,
+    "layer_types": (["mamba"] * 9 + ["attention"]) * 4,
+    "vocab_size": 100352,
+    "mamba_d_state": 128,
+    "tie_word_embeddings": True,
+}
 
 
 # Totals of the safetensors headers as shown on the models' public pages; of the smallest two of Qwen3 without
@@ -278,6 +316,100 @@ def test_linear_attention_keeps_a_state_of_each_rollout_in_place_of_keys_and_val
     assert shape_of_config(by_interval) == shape
 
 
+# Counted by transformers' NemotronHForCausalLM of the public config.json; 0 where no layer has experts.
+@pytest.mark.parametrize(
+    ("name", "parameters", "active", "gates"),
+    [
+        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", 8_888_227_328, 8.9e9, 0),
+        ("nvidia/NVIDIA-Nemotron-Nano-12B-v2-Base", 12_310_001_152, 12.3e9, 0),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", 31_577_937_344, 3.2e9, 23 * 2688),
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", 120_668_687_360, 12e9, 40 * 4096),
+    ],
+)
+def test_mamba2_hybrids_have_the_parameters_of_the_public_models(
+    name: str, parameters: int, active: float, gates: int
+) -> None:
+    shape = find_model(name)
+    assert shape.parameters == parameters + gates
+    assert shape.active_matrix_params + shape.lm_head_params == pytest.approx(active, rel=0.08)
+
+
+def test_a_pattern_says_which_layers_are_state_spaces_attention_mlps_or_experts() -> None:
+    shape = shape_of_config(NEMOTRON_NANO)
+    assert shape == MODELS["nemotron-nano-9b-v2"]
+    assert shape_of_config({"model_type": "NemotronH_Nano_VL_V2", "llm_config": NEMOTRON_NANO}) == shape
+    words = {"M": "mamba", "*": "attention", "-": "mlp"}
+    listed = [words[letter] for letter in str(NEMOTRON_NANO["hybrid_override_pattern"])]
+    saved = {
+        **NEMOTRON_NANO,
+        "hybrid_override_pattern": None,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+    }
+    assert shape_of_config({**saved, "layers_block_type": listed}) == shape  # as transformers saves it
+    # Four layers of attention have keys and values; a block is a layer, so that 56 are worth 28.
+    assert shape.kv_bytes_per_token(2.0) == 4 * 2 * 8 * 128 * 2
+    assert (shape.attention_layers, shape.mlp_layers, shape.block_pairs) == (4, 25, 28)
+    # 128 heads of 80 x 128 in 32 bits; three inputs of a convolution of 10240 + 2 x 8 x 128 columns in 16.
+    assert shape.state_bytes_per_rollout(2.0) == 27 * (128 * 80 * 128 * 4 + 3 * 12288 * 2)
+    assert shape.state_bytes_per_rollout(2.0, 4) == shape.state_bytes_per_rollout(2.0) / 4
+    experts = shape_of_config(
+        {
+            **NEMOTRON_NANO,
+            "hybrid_override_pattern": "MEM*E-",
+            "n_routed_experts": 16,
+            "num_experts_per_tok": 2,
+        }
+        | {"moe_intermediate_size": 512, "moe_shared_expert_intermediate_size": 1024, "moe_latent_size": 256}
+    )
+    assert (experts.moe_layers, experts.dense_layers, experts.mlp_layers) == (2, 1, 3)
+    assert experts.expert_params == 2 * 256 * 512
+    assert experts.shared_mlp_params == 4480 * (16 + 2 * 256 + 2 * 1024 + 1)
+
+
+# Counted by transformers' GraniteMoeHybridForCausalLM (Granite 4 Small and Micro), BambaForCausalLM and
+# FalconH1ForCausalLM.
+@pytest.mark.parametrize(
+    ("config", "parameters", "more"),
+    [
+        (
+            GRANITE | {"hidden_size": 4096, "intermediate_size": 768, "shared_intermediate_size": 1536}
+            | {"num_local_experts": 72, "num_experts_per_tok": 10, "mamba_n_heads": 128},
+            32_207_337_984,
+            40 * 4096,
+        ),
+        (
+            GRANITE | {"hidden_size": 2048, "intermediate_size": 8192, "shared_intermediate_size": 8192}
+            | {"num_local_experts": 0, "mamba_n_heads": 64},
+            3_191_396_096,
+            0,
+        ),
+        (
+            MAMBA2 | {"model_type": "bamba", "attn_layer_indices": [9, 18, 27], "mamba_d_head": "auto"},
+            9_808_584_064,
+            0,
+        ),
+        # Ours has the norm of the state space's output, which is an option.
+        (
+            MAMBA2 | {"model_type": "falcon_h1", "mamba_d_ssm": 2048, "mamba_n_heads": 32},
+            8_905_186_304,
+            32 * 2048,
+        ),
+    ],
+    ids=["granite-small", "granite-micro", "bamba", "falcon-h1"],
+)  # fmt: skip
+def test_other_mamba2_hybrids_have_the_parameters_of_transformers(
+    config: dict[str, object], parameters: int, more: int
+) -> None:
+    assert shape_of_config(config).parameters == parameters + more
+
+
+def test_falcon_h1_has_attention_and_a_state_space_in_each_layer() -> None:
+    shape = shape_of_config(MAMBA2 | {"model_type": "falcon_h1", "mamba_d_ssm": 2048, "mamba_n_heads": 32})
+    assert (shape.attention_layers, shape.num_linear_layers, shape.mlp_layers) == (32, 32, 32)
+    assert shape.num_blocks == 64  # both between one norm and one residual
+
+
 def test_kv_bytes_per_token() -> None:
     # Qwen2.5-7B: 2 (K and V) · 28 layers · 4 heads · 128 · 2 bytes
     assert MODELS["qwen2.5-7b"].kv_bytes_per_token(2.0) == 57_344
@@ -305,6 +437,19 @@ def test_kv_bytes_per_token() -> None:
         ({**QWEN25_05B, "layer_types": ["linear_attention", "full_attention"]}, "layer_types"),
         ({**QWEN25_05B, "attn_type_list": [0, 0, 1]}, "attn_type_list"),
         ({**QWEN25_05B, "ssm_state_size": 128}, "ssm_state_size"),
+        ({**QWEN25_05B, "layer_types": ["conv", "full_attention"]}, "layer_types: 'conv'. are not modelled"),
+        (
+            {"model_type": "jamba", "mamba_d_state": 16},
+            "jamba.*Mamba, the first version.*it would need their",
+        ),
+        ({"model_type": "kimi_linear", "linear_attn_config": {"a": 1}}, "kimi_linear.*Kimi Delta Attention"),
+        ({"model_type": "minimax", "attn_type_list": [0, 1]}, "minimax.*lightning attention"),
+        ({"model_type": "mamba2", "state_size": 128}, "mamba2.*state spaces without any attention"),
+        ({**NEMOTRON_NANO, "hybrid_override_pattern": "M-X*"}, "'X' is no kind of layer that is known"),
+        ({**NEMOTRON_NANO, "hybrid_override_pattern": None}, "give hybrid_override_pattern"),
+        ({**NEMOTRON_NANO, "hybrid_override_pattern": "M-M-"}, "some of 4 layers that attend to all tokens"),
+        ({**NEMOTRON_NANO, "ssm_state_size": None}, "Mamba2 layers need ssm_state_size, too"),
+        ({**GRANITE, "mamba_n_heads": None}, "Mamba2 layers need mamba_n_heads, too"),
     ],
 )
 def test_a_config_that_cannot_be_described_is_refused(config: dict[str, object], words: str) -> None:

@@ -170,6 +170,23 @@ def test_tensor_parallelism_speeds_up_a_large_model(n: int) -> None:
     assert prefills[0] > prefills[1] > prefills[2]
 
 
+def test_a_state_space_takes_as_long_however_long_a_rollout_is() -> None:
+    shape = MODELS["nemotron-nano-9b-v2"]
+    engine = RooflineEngine(shape, device(1e30, 1e9), achievable=PERFECT, host=NO_HOST)
+    few, more = (engine.decode_work(n, 0.0) for n in (256, 512))
+    assert few is not None and more is not None
+    # Of each rollout 27 states of 128 x 80 x 128 values in 32 bits, read and written.
+    states = 27 * 2 * 4 * 128 * 80 * 128
+    assert (more.bytes - few.bytes) / 256 == pytest.approx(states, rel=0.1)
+    # Keys and values of four layers, of 56.
+    longer = engine.decode_work(256, 1e6)
+    assert longer is not None
+    assert (longer.bytes - few.bytes) / 1e6 == pytest.approx(4 * 2 * 8 * 128 * 2, rel=0.2)
+    # In chunks of 128: 2·c·v + 4·k·v of each head, 2·c·k of each of 8 groups.
+    assert shape.linear.chunked_flops == 128 * (2 * 128 * 80 + 4 * 128 * 80) + 8 * 2 * 128 * 128
+    assert shape.linear.step_flops == 5 * 128 * 80 * 128
+
+
 def test_a_mixture_of_experts_reads_what_its_tokens_touch() -> None:
     engine = RooflineEngine(MODELS["qwen3-30b-a3b"], DEVICES["H200"], host=NO_HOST)
     one, many = engine.decode_work(1, 0), engine.decode_work(512, 0)

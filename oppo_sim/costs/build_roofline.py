@@ -27,7 +27,7 @@ from oppo_sim.costs.scoring import SummedPrefill
 def rollout_engine(parts: Parts) -> RooflineEngine:
     """One replica. Raises OppoError for a dtype that the device lacks."""
     rollout = parts.rollout
-    layers, device = parts.models.actor.num_hidden_layers, parts.devices.rollout
+    layers, device = parts.models.actor.block_pairs, parts.devices.rollout
     host = find_host(rollout.host, device).on(layers, rollout.tensor_parallel)
     engine = RooflineEngine(
         shape=parts.models.actor,
@@ -52,7 +52,7 @@ def scoring_worker(parts: Parts) -> PrefillCost:
 
     def engine(shape: ModelShape, logits: Logits) -> RooflineEngine:
         degree, dtype = reward.tensor_parallel, reward.dtype
-        host = find_host(reward.host, devices.scoring).on(shape.num_hidden_layers, degree)
+        host = find_host(reward.host, devices.scoring).on(shape.block_pairs, degree)
         kv_bytes = value_bytes(dtype)
         return RooflineEngine(
             shape, devices.scoring, degree, dtype, kv_bytes, reward.achievable, host, logits

@@ -5,12 +5,21 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from oppo_sim.costs.hf_hybrids import LINEAR, mamba2_hybrid, recurrent_layers
 from oppo_sim.costs.model_shape import INDEX_FIELDS, LATENT_FIELDS, LINEAR_FIELDS, ModelShape
 from oppo_sim.costs.strict import first_problem
 from oppo_sim.errors import OppoError
 
-_NOT_GATED = frozenset({"falcon", "gpt_bigcode", "gpt_neox", "phi", "starcoder2"})
+_NOT_GATED = frozenset(
+    {"falcon", "gpt_bigcode", "gpt_neox", "phi", "starcoder2"} | {"nemotron", "nemotron_h"}
+)
 _TIED_BY_DEFAULT = frozenset({"cohere", "cohere2", "gemma", "gemma2", "gemma3_text"})
+_OF_EXPERTS: Final = (
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+    "moe_latent_size",
+)
 _FIELDS = (
     "num_hidden_layers",
     "num_attention_heads",
@@ -19,44 +28,33 @@ _FIELDS = (
     "intermediate_size",
     "vocab_size",
     "head_dim",
-    "num_experts_per_tok",
-    "moe_intermediate_size",
-    "shared_expert_intermediate_size",
+    *_OF_EXPERTS,
+    "linear_kind",
+    "num_attention_layers",
+    "num_mlp_layers",
     *LATENT_FIELDS,
     *LINEAR_FIELDS,
     *INDEX_FIELDS,
 )
 _SHORT_WINDOW: Final = 1024
 """Tokens: gpt-oss has 128, Gemma 3 512 or 1024."""
-_KINDS_OF_LAYERS: Final = ("layer_types", "layers_block_type", "attn_type_list")
-_LINEAR: Final = "linear_attention"
-_RECURRENT_KINDS: Final = (_LINEAR, "mamba", "mamba2", "recurrent", 0)
-"""Of a layer, in these lists; 0 is MiniMax's lightning attention."""
-_RECURRENT_FIELDS: Final = (
-    "linear_num_value_heads",
-    "linear_attn_config",
-    "hybrid_override_pattern",
-    "mamba_num_heads",
-    "mamba_d_state",
-    "ssm_state_size",
-)
-"""Which only models with such layers have."""
 
 
 def shape_of_config(config: Mapping[str, object]) -> ModelShape:
     """The shape of a Hugging Face ``config.json``. Raises OppoError for a missing field or an
     architecture it cannot describe."""
-    inner = config.get("text_config")
-    if isinstance(inner, Mapping):
-        config = inner
+    for name in ("text_config", "llm_config"):
+        if isinstance(inner := config.get(name), Mapping):
+            config = inner
     kind = str(config.get("model_type", ""))
-    linear = _linear_layers(config)
-    if not linear and (recurrent := _recurrent_layers(config)) is not None:
+    mamba2 = mamba2_hybrid(config, kind)
+    linear = mamba2.get("num_linear_layers") or _linear_layers(config)
+    if not linear and (recurrent := recurrent_layers(config, kind)) is not None:
         raise OppoError(
-            f"model config ({kind}): layers without a KV cache ({recurrent}: a state space, or linear"
-            " attention that is no Gated DeltaNet) are not modelled; measure a profile instead"
+            f"model config ({kind}): layers without a KV cache ({recurrent}) are not modelled: it would need"
+            " their state and their operations of a token; measure a profile instead"
         )
-    config = _with_llama4_experts(config, kind)
+    config = {**_with_common_experts(config, kind), **mamba2}
     fields: dict[str, object] = {name: config[name] for name in _FIELDS if config.get(name) is not None}
     if config.get("kv_lora_rank"):
         fields.pop("head_dim", None)  # that of the rotary part, or none: the five fields tell all
@@ -83,7 +81,7 @@ def shape_of_config(config: Mapping[str, object]) -> ModelShape:
         if isinstance(shared, int) and isinstance(width, int):
             fields["shared_expert_intermediate_size"] = shared * width
     else:
-        for name in ("num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"):
+        for name in _OF_EXPERTS:
             fields.pop(name, None)
     fields["tie_word_embeddings"] = config.get("tie_word_embeddings", kind in _TIED_BY_DEFAULT)
     fields["qkv_bias"] = bool(
@@ -104,7 +102,7 @@ def _linear_layers(config: Mapping[str, object]) -> int:
         return 0
     layers, kinds = config.get("num_hidden_layers"), config.get("layer_types")
     if isinstance(kinds, list | tuple):
-        return sum(kind == _LINEAR for kind in kinds)
+        return sum(kind == LINEAR for kind in kinds)
     stride = config.get("full_attention_interval", 4)  # Qwen3-Next's default
     if not isinstance(layers, int) or not isinstance(stride, int) or stride < 1:
         raise OppoError("model config: full_attention_interval is not what a config.json holds")
@@ -122,21 +120,16 @@ def _sliding_layers(config: Mapping[str, object]) -> int:
     return layers - layers // stride if isinstance(stride, int) and stride > 0 else 0
 
 
-def _recurrent_layers(config: Mapping[str, object]) -> str | None:
-    """The field that says that some layers keep a state in place of keys and values; None: no layer does."""
-    for name in _KINDS_OF_LAYERS:
-        kinds = config.get(name)
-        if isinstance(kinds, list | tuple) and any(kind in _RECURRENT_KINDS for kind in kinds):
-            return name
-    return next((name for name in _RECURRENT_FIELDS if config.get(name)), None)
-
-
-def _with_llama4_experts(config: Mapping[str, object], kind: str) -> Mapping[str, object]:
-    """Llama 4 in the words of the others: ``intermediate_size`` is an expert's there, of which each layer has
-    a shared one that no field names, and dense layers have ``intermediate_size_mlp``."""
+def _with_common_experts(config: Mapping[str, object], kind: str) -> Mapping[str, object]:
+    """The words for experts of Llama 4 and Granite in those of the others: ``intermediate_size`` is an
+    expert's, and each layer of Llama 4 has a shared one that no field names."""
+    width = config.get("intermediate_size")
+    if kind.startswith("granitemoe") and (shared := config.get("shared_intermediate_size")):
+        if not config.get("num_local_experts"):
+            return {**config, "intermediate_size": shared}
+        return {**config, "moe_intermediate_size": width, "shared_expert_intermediate_size": shared}
     if not kind.startswith("llama4"):
         return config
-    width = config.get("intermediate_size")
     return {
         **config,
         "moe_intermediate_size": width,

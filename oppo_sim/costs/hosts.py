@@ -27,7 +27,7 @@ class HostOverheads(Strict):
     captured_batch_sizes: Annotated[tuple[Count, ...], Field(strict=False)] = ()
     """CUDA graphs exist for these batch sizes; smaller batches are padded to the next, larger ones not."""
 
-    def on(self, layers: int, tensor_parallel: int) -> "HostOverheads":
+    def on(self, layers: float, tensor_parallel: int) -> "HostOverheads":
         """For a model of so many layers on so many devices: what ranks wait is in ``per_iteration_s``."""
         if tensor_parallel == 1 or not self.rank_wait_s:
             return self

@@ -33,19 +33,18 @@ def model_parameters(shape: ModelShape, has_head: bool) -> int:
 def adapter_parameters(shape: ModelShape, rank: int) -> int:
     """Of LoRA beside every linear projection but the head: rank × (inputs + outputs) (Hu et al., "LoRA",
     2021, §4.1)."""
-    hidden, layers, shared = shape.hidden_size, shape.num_hidden_layers, shape.shared_expert_intermediate_size
-    dense = shape.num_dense_layers if shape.num_experts else layers
-    projections = 3 if shape.gated_mlp else 2
+    hidden, shared, latent = shape.hidden_size, shape.shared_expert_intermediate_size, shape.moe_latent_size
 
-    def mlp(width: int) -> int:
-        return projections * (hidden + width)
+    def mlp(width: int, inputs: int = hidden) -> int:
+        return shape.mlp_matrices * (inputs + width)
 
     attention = sum(inputs + outputs for inputs, outputs in shape.attention_matrices)
-    linear = sum(inputs + outputs for inputs, outputs in shape.linear_matrices)
-    experts = shape.num_experts * mlp(shape.moe_intermediate_size or shape.intermediate_size)
-    experts += mlp(shared) if shared else 0
+    linear = sum(inputs + outputs for inputs, outputs in shape.linear.matrices)
+    experts = shape.num_experts * mlp(shape.expert_width, shape.expert_input_size)
+    experts += (mlp(shared) if shared else 0) + (2 * (hidden + latent) if latent else 0)
     attention = shape.attention_layers * attention + shape.num_linear_layers * linear
-    return rank * (attention + dense * mlp(shape.intermediate_size) + (layers - dense) * experts)
+    dense = shape.dense_layers * mlp(shape.intermediate_size)
+    return rank * (attention + dense + shape.moe_layers * experts)
 
 
 def weight_bytes(shape: ModelShape, dtype: Dtype, has_head: bool) -> float:
@@ -113,13 +112,15 @@ def gathered_bytes(
     if sharding != "full":
         return 0.0
     others = (shape.layer_params - shape.routed_params) / tensor_parallel
-    layer = (others + shape.routed_params / (expert_devices or tensor_parallel)) / shape.num_hidden_layers
+    layer = (others + shape.routed_params / (expert_devices or tensor_parallel)) / max(
+        shape.mixing_layers, shape.mlp_layers
+    )
     unit = max(layer, shape.lm_head_params / tensor_parallel)
     return 2.0 * value_bytes(dtype) * (2.0 if gradients else 1.0) * unit
 
 
-def layer_activation_bytes(shape: ModelShape, dtype: Dtype = "bf16") -> float:
-    """Activations that one layer keeps for its backward, a token.
+def _kept_values(shape: ModelShape) -> tuple[float, float]:
+    """Activations that attention of a layer, and its MLP, keep for their backward, values a token.
 
     Counted as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022,
     §4.1, in 16 bits, for a model with grouped queries and a gated MLP, without dropout, and with
@@ -130,18 +131,22 @@ def layer_activation_bytes(shape: ModelShape, dtype: Dtype = "bf16") -> float:
     """
     mlp = shape.intermediate_size
     if shape.num_experts:
-        used = shape.num_experts_per_tok * (shape.moe_intermediate_size or mlp)
+        used = shape.num_experts_per_tok * shape.expert_width
         used += shape.shared_expert_intermediate_size
         mlp = max(used, mlp if shape.num_dense_layers else 0)
     attention = shape.attended_width + shape.latent_width
     attention += shape.output_width if shape.attn_output_gate else 0
     # Before and after the convolution, the output before and after its gate, the gate.
-    linear = 2.0 * (2.0 * shape.linear_key_width + shape.linear_value_width) + 3.0 * shape.linear_value_width
+    linear = 2.0 * shape.linear.convolved_width + 3.0 * shape.linear.value_width
     mixed = shape.attention_layers * attention + shape.num_linear_layers * linear
-    values = (
-        4.0 * shape.hidden_size + mixed / shape.num_hidden_layers + (4.0 if shape.gated_mlp else 2.0) * mlp
-    )
-    return values * value_bytes(dtype)
+    around = 2.0 * shape.hidden_size
+    return around + mixed / shape.mixing_layers, around + (4.0 if shape.gated_mlp else 2.0) * mlp
+
+
+def layer_activation_bytes(shape: ModelShape, dtype: Dtype = "bf16") -> float:
+    """Activations that attention and an MLP together keep for their backward, a token; also where they are
+    layers of their own, as an upper bound."""
+    return sum(_kept_values(shape)) * value_bytes(dtype)
 
 
 def training_activation_bytes(
@@ -159,8 +164,9 @@ def training_activation_bytes(
     works on the logits in their own type and leaves their gradients in their place (verl's, with
     FlashAttention's cross entropy), so that two values a logit are all.
     """
-    one = layer_activation_bytes(shape, dtype)
-    layers = shape.num_hidden_layers * one * recompute_factor
+    one, (attention, mlp) = layer_activation_bytes(shape, dtype), _kept_values(shape)
+    layers = (shape.mixing_layers * attention + shape.mlp_layers * mlp) * value_bytes(dtype)
+    layers *= recompute_factor
     if checkpointing:
         layers = shape.num_hidden_layers * shape.hidden_size * value_bytes(dtype) + one
     beside = value_bytes(dtype) if in_place else _LOGIT_BYTES

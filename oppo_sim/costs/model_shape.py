@@ -4,6 +4,7 @@ from typing import Final
 
 from pydantic import model_validator
 
+from oppo_sim.costs.linear_layer import LinearKind, LinearLayer
 from oppo_sim.costs.strict import Count, Strict
 
 LATENT_FIELDS: Final = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -17,11 +18,9 @@ LINEAR_FIELDS: Final = (
     "linear_value_head_dim",
     "linear_conv_kernel_dim",
 )
-"""Of layers with linear attention (Gated DeltaNet)."""
+"""Of layers with linear attention."""
 SLIDING_FIELDS: Final = ("sliding_window", "num_sliding_layers")
 """Of layers with a sliding window."""
-_STATE_BYTES: Final = 4.0
-"""Of an element of a linear-attention layer's state, which engines keep in 32 bits."""
 
 
 class ModelShape(Strict):
@@ -53,6 +52,8 @@ class ModelShape(Strict):
     num_experts_per_tok: int = 0
     moe_intermediate_size: Count | None = None
     """Of one expert; None: intermediate_size."""
+    moe_latent_size: Count | None = None
+    """Columns that experts work on, of a projection of the hidden vector; None: the hidden vector."""
     shared_expert_intermediate_size: int = 0
     num_dense_layers: int = 0
     """Layers without experts in a mixture-of-experts model."""
@@ -73,8 +74,9 @@ class ModelShape(Strict):
     attn_output_gate: bool = False
     """Whether attention's output is multiplied with a gate, as wide as the queries."""
     num_linear_layers: int = 0
-    """Layers with linear attention (Yang et al., "Gated Delta Networks", 2024), which keep a state of each
-    rollout in place of keys and values."""
+    """Layers with linear attention, which keep a state of each rollout in place of keys and values."""
+    linear_kind: LinearKind = "gated_delta_net"
+    """What it is; Mamba2 in these words: groups are key heads, columns of the state space those of a key."""
     linear_num_key_heads: Count | None = None
     linear_num_value_heads: Count | None = None
     linear_key_head_dim: Count | None = None
@@ -83,6 +85,10 @@ class ModelShape(Strict):
     num_sliding_layers: int = 0
     """Layers whose tokens attend to the last ``sliding_window`` ones alone."""
     sliding_window: Count | None = None
+    num_attention_layers: int | None = None
+    """Layers with keys and values; None: all without linear attention. In Falcon-H1 layers have both."""
+    num_mlp_layers: int | None = None
+    """Layers with an MLP or experts; None: all. In Nemotron-H a layer has these or attention, not both."""
 
     @model_validator(mode="after")
     def _attention_is_whole(self) -> "ModelShape":
@@ -103,11 +109,15 @@ class ModelShape(Strict):
             raise ValueError("linear_num_key_heads is given, and num_linear_layers is 0")
         if (self.num_sliding_layers > 0) != (self.sliding_window is not None):
             raise ValueError("give both num_sliding_layers and sliding_window, or none of them")
-        bounded = {name: getattr(self, name) for name in ("num_linear_layers", "num_sliding_layers")}
-        if min(bounded.values()) < 0 or sum(bounded.values()) >= self.num_hidden_layers:
-            told = " and ".join(f"{name} {value}" for name, value in bounded.items())
+        layers, bounded = self.num_hidden_layers, (self.num_linear_layers, self.num_sliding_layers)
+        if min(bounded) < 0 or bounded[0] > layers or self.full_layers < 1:
+            told = f"num_linear_layers {bounded[0]} and num_sliding_layers {bounded[1]}"
+            raise ValueError(f"{told} must leave some of {layers} layers that attend to all tokens")
+        if self.attention_layers > layers or not 0 <= self.mlp_layers <= layers <= self.num_blocks:
             raise ValueError(
-                f"{told} must leave some of {self.num_hidden_layers} layers that attend to all tokens"
+                f"num_attention_layers {self.attention_layers}, num_linear_layers {bounded[0]} and"
+                f" num_mlp_layers {self.mlp_layers} must each be at most num_hidden_layers {layers}, and as"
+                " many in all"
             )
         return self
 
@@ -126,10 +136,8 @@ class ModelShape(Strict):
             raise ValueError(
                 f"num_experts_per_tok must be 1 to {self.num_experts}, not {self.num_experts_per_tok}"
             )
-        if not 0 <= self.num_dense_layers <= self.num_hidden_layers:
-            raise ValueError(
-                f"num_dense_layers must be 0 to {self.num_hidden_layers}, not {self.num_dense_layers}"
-            )
+        if not 0 <= self.num_dense_layers <= self.mlp_layers:
+            raise ValueError(f"num_dense_layers must be 0 to {self.mlp_layers}, not {self.num_dense_layers}")
         if min(self.num_experts, self.shared_expert_intermediate_size) < 0:
             raise ValueError("num_experts and shared_expert_intermediate_size must not be negative")
         return self
@@ -213,7 +221,30 @@ class ModelShape(Strict):
     @property
     def attention_layers(self) -> int:
         """Layers with keys and values."""
-        return self.num_hidden_layers - self.num_linear_layers
+        if self.num_attention_layers is None:
+            return self.num_hidden_layers - self.num_linear_layers
+        return self.num_attention_layers
+
+    @property
+    def mixing_layers(self) -> int:
+        """Layers with attention of any kind."""
+        return min(self.num_hidden_layers, self.attention_layers + self.num_linear_layers)
+
+    @property
+    def mlp_layers(self) -> int:
+        """Layers with an MLP or experts."""
+        return self.num_hidden_layers if self.num_mlp_layers is None else self.num_mlp_layers
+
+    @property
+    def num_blocks(self) -> int:
+        """Attention and MLPs or experts of all layers, each with its norm and its residual; mostly two a
+        layer."""
+        return self.mixing_layers + self.mlp_layers
+
+    @property
+    def block_pairs(self) -> float:
+        """Layers of two blocks that the model is as long as."""
+        return self.num_blocks / 2.0
 
     @property
     def full_layers(self) -> int:
@@ -247,63 +278,34 @@ class ModelShape(Strict):
         return 2.0 * (self.index_n_heads or 0) * (self.index_head_dim or 0)
 
     @property
-    def linear_key_width(self) -> int:
-        """Columns of all keys of a linear-attention layer; as many of the queries."""
-        return (self.linear_num_key_heads or 0) * (self.linear_key_head_dim or 0)
-
-    @property
-    def linear_value_width(self) -> int:
-        """Columns of all its values; as many of its output and of the output's gate."""
-        return (self.linear_num_value_heads or 0) * (self.linear_value_head_dim or 0)
-
-    @property
-    def linear_matrices(self) -> tuple[tuple[int, int], ...]:
-        """(Inputs, outputs) of the projections of a linear-attention layer: queries, keys, values and gate;
-        decay and rate of each value head; output."""
-        made = 2 * self.linear_key_width + 2 * self.linear_value_width
-        heads = 2 * (self.linear_num_value_heads or 0)
-        return (
-            (self.hidden_size, made),
-            (self.hidden_size, heads),
-            (self.linear_value_width, self.hidden_size),
+    def linear(self) -> LinearLayer:
+        """A layer of linear attention."""
+        if not self.num_linear_layers:
+            return LinearLayer(self.linear_kind, 0)
+        return LinearLayer(
+            self.linear_kind,
+            self.hidden_size,
+            self.linear_num_key_heads or 0,
+            self.linear_num_value_heads or 0,
+            self.linear_key_head_dim or 0,
+            self.linear_value_head_dim or 0,
+            self.linear_conv_kernel_dim or 1,
         )
-
-    @property
-    def linear_matrix_params(self) -> int:
-        """Of these projections; 0 without such layers."""
-        return (
-            sum(inputs * outputs for inputs, outputs in self.linear_matrices) if self.num_linear_layers else 0
-        )
-
-    @property
-    def linear_state_size(self) -> int:
-        """Elements of a rollout's state in a linear-attention layer."""
-        return self.linear_value_width * (self.linear_key_head_dim or 0)
-
-    @property
-    def linear_state_bytes(self) -> float:
-        """The same in bytes."""
-        return _STATE_BYTES * self.linear_state_size
 
     def state_bytes_per_rollout(self, kv_bytes: float, tensor_parallel: int = 1) -> float:
-        """What is kept of a rollout on one device however long it is: states of linear attention with the
-        last inputs of its convolution in 16 bits, keys and values of sliding windows (``kv_bytes`` an
-        element)."""
-        inputs = 2 * self.linear_key_width + self.linear_value_width
-        kept = self.linear_state_bytes + 2.0 * inputs * ((self.linear_conv_kernel_dim or 1) - 1)
+        """What is kept of a rollout on one device however long it is: states of linear attention, keys and
+        values of sliding windows (``kv_bytes`` an element)."""
+        states = self.num_linear_layers * self.linear.kept_bytes / tensor_parallel
         window = self.num_sliding_layers * self.window
-        return (
-            self.num_linear_layers * kept / tensor_parallel
-            + window * self.kv_width_on(tensor_parallel) * kv_bytes
-        )
+        return states + window * self.kv_width_on(tensor_parallel) * kv_bytes
 
     @property
     def moe_layers(self) -> int:
-        return self.num_hidden_layers - self.num_dense_layers if self.num_experts else 0
+        return self.mlp_layers - self.num_dense_layers if self.num_experts else 0
 
     @property
     def dense_layers(self) -> int:
-        return self.num_hidden_layers - self.moe_layers
+        return self.mlp_layers - self.moe_layers
 
     @property
     def mlp_matrices(self) -> int:
@@ -342,16 +344,29 @@ class ModelShape(Strict):
         return self.mlp_matrices * self.hidden_size * self.intermediate_size
 
     @property
+    def expert_width(self) -> int:
+        """``intermediate_size`` of one expert."""
+        return self.moe_intermediate_size or self.intermediate_size
+
+    @property
+    def expert_input_size(self) -> int:
+        """Columns of what an expert gets and gives."""
+        return self.moe_latent_size or self.hidden_size
+
+    @property
     def expert_params(self) -> int:
         """Of one expert."""
-        return self.mlp_matrices * self.hidden_size * (self.moe_intermediate_size or self.intermediate_size)
+        return self.mlp_matrices * self.expert_input_size * self.expert_width
 
     @property
     def shared_mlp_params(self) -> int:
-        """Per mixture-of-experts layer: router and shared expert with its gate, which every token uses."""
+        """Per mixture-of-experts layer: router, projections to the experts' latent and back, and shared
+        expert with its gate, which every token uses."""
         shared = self.shared_expert_intermediate_size
-        return self.hidden_size * self.num_experts + (
-            self.mlp_matrices * self.hidden_size * shared + self.hidden_size if shared else 0
+        return self.hidden_size * (
+            self.num_experts
+            + 2 * (self.moe_latent_size or 0)
+            + (self.mlp_matrices * shared + 1 if shared else 0)
         )
 
     @property
@@ -373,15 +388,10 @@ class ModelShape(Strict):
             (self.q_lora_rank or 0) + (self.kv_lora_rank or 0) + 2 * (self.index_head_dim or 0)
         )  # norms
         moe = self.routed_params + self.moe_layers * self.shared_mlp_params
-        linear = self.linear_matrix_params
-        if self.num_linear_layers:
-            inputs = 2 * self.linear_key_width + self.linear_value_width
-            linear += inputs * (self.linear_conv_kernel_dim or 1) + 2 * (self.linear_num_value_heads or 0)
-            linear += self.linear_value_head_dim or 0
         return (
-            self.num_hidden_layers * 2 * self.hidden_size
+            self.num_blocks * self.hidden_size
             + self.attention_layers * per_layer
-            + self.num_linear_layers * linear
+            + self.num_linear_layers * self.linear.parameters
             + self.dense_layers * self.dense_mlp_params
             + moe
         )
@@ -403,7 +413,7 @@ class ModelShape(Strict):
         moe = self.moe_layers * (self.num_experts_per_tok * self.expert_params + self.shared_mlp_params)
         return (
             self.attention_layers * self.attention_matrix_params
-            + self.num_linear_layers * self.linear_matrix_params
+            + self.num_linear_layers * self.linear.matrix_params
             + self.dense_layers * self.dense_mlp_params
             + moe
         )

@@ -63,6 +63,26 @@ def _qwen35_moe(layers: int, hidden: int, heads: int, experts: int, width: int, 
     )  # fmt: skip
 
 
+_MAMBA2: dict[str, Any] = {
+    "head_dim": 128,
+    "gated_mlp": False,
+    "linear_kind": "mamba2",
+    "linear_num_key_heads": 8,
+    "linear_key_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
+
+
+def _nemotron3(layers: int, hidden: int, width: int, attention: int, **more: Any) -> ModelShape:
+    """With as many layers of experts as of Mamba2, and few of attention; a shared expert is twice as wide."""
+    each = (layers - attention) // 2
+    return _shape(
+        layers, hidden, width, 32, 2, 131072, **_MAMBA2, linear_value_head_dim=64, num_linear_layers=each,
+        num_attention_layers=attention, num_mlp_layers=each, moe_intermediate_size=width,
+        shared_expert_intermediate_size=2 * width, **more,
+    )  # fmt: skip
+
+
 def _gpt_oss(layers: int, experts: int) -> ModelShape:
     """With a window of 128 tokens in every other layer; without biases of experts and sinks of attention."""
     return _shape(
@@ -147,10 +167,27 @@ MODELS |= {
         60, 4096, 32, 512, 1024, num_experts_per_tok=10, linear_num_value_heads=64
     ),
 }
+MODELS |= {
+    "nemotron-nano-9b-v2": _shape(
+        56, 4480, 15680, 40, 8, 131072, **_MAMBA2, linear_num_value_heads=128, linear_value_head_dim=80,
+        num_linear_layers=27, num_attention_layers=4, num_mlp_layers=25,
+    ),
+    "nemotron-nano-12b-v2": _shape(
+        62, 5120, 20480, 40, 8, 131072, **_MAMBA2, linear_num_value_heads=128, linear_value_head_dim=80,
+        num_linear_layers=28, num_attention_layers=6, num_mlp_layers=28,
+    ),
+    "nemotron-3-nano-30b-a3b": _nemotron3(
+        52, 2688, 1856, 6, linear_num_value_heads=64, num_experts=128, num_experts_per_tok=6
+    ),
+    "nemotron-3-super-120b-a12b": _nemotron3(
+        88, 4096, 2688, 8, linear_num_value_heads=128, num_experts=512, num_experts_per_tok=22,
+        moe_latent_size=1024,
+    ),
+}  # fmt: skip
 MODELS |= {f"qwen2-{size}": MODELS[f"qwen2.5-{size}"] for size in ("0.5b", "1.5b", "7b", "72b")}
 MODELS |= {f"deepseek-r1-distill-qwen-{size}": MODELS[f"qwen2.5-{size}"] for size in ("7b", "14b", "32b")}
 MODELS |= {f"deepseek-r1-distill-llama-{size}": MODELS[f"llama-3.1-{size}"] for size in ("8b", "70b")}
-_TUNED: Final = re.compile(r"(-(instruct|base|thinking))?(-\d{4}|-v0\.\d)?$")
+_TUNED: Final = re.compile(r"(-(instruct|base|thinking))?(-\d{4}|-v0\.\d|-bf16)?$")
 """What names end with that have a preset's shape."""
 
 
@@ -163,7 +200,8 @@ def find_model(model: str | ModelShape, base_dir: Path | None = None) -> ModelSh
     """
     if isinstance(model, ModelShape):
         return model
-    name = _TUNED.sub("", model.rsplit("/", 1)[-1].lower().removeprefix("meta-"), count=1)
+    name = _TUNED.sub("", model.rsplit("/", 1)[-1].lower(), count=1)
+    name = name.removeprefix("meta-").removeprefix("nvidia-")
     name = name.replace("qwen2.5-math-", "qwen2.5-").replace("qwen2.5-coder-", "qwen2.5-")
     name = name.replace("qwen3-coder-", "qwen3-")
     if name in MODELS:

@@ -20,8 +20,6 @@ _SOFTMAX_BYTES_PER_LOGIT = 24.0
 """Logits in bf16 read, then fp32 copies: cast, softmax and draw (or pick), each read and written."""
 _QUERY_BLOCK = 128.0
 """Queries that share one pass over the keys in a FlashAttention kernel (Dao, "FlashAttention-2", 2023)."""
-_CHUNK = 64.0
-"""Tokens that a kernel of linear attention runs at once (Yang et al., "Gated Delta Networks", 2024, §3.3)."""
 
 
 class Rates(NamedTuple):
@@ -153,15 +151,14 @@ def layer_groups(
     ``rows`` tokens each are expected to use. ``fused``: a norm, the rotary positions and the gate are one
     kernel each, as in a serving engine.
     """
-    shape, layers = split.shape, split.shape.num_hidden_layers
-    hidden, tp = shape.hidden_size, split.tensor_parallel
+    shape, hidden, tp = split.shape, split.shape.hidden_size, split.tensor_parallel
     # What every device holds whole counts as many times as it is computed.
     full, linear = shape.attention_layers, shape.num_linear_layers
     projections = full * (shape.attention_matrix_params + (tp - 1) * shape.replicated_attention_params)
-    projections += linear * shape.linear_matrix_params
+    projections += linear * shape.linear.matrix_params
     attended = shape.attended_width + (shape.query_width if shape.attn_output_gate else 0)
     in_out = full * (2 * hidden + attended + (1 + tp) * shape.latent_width)
-    in_out += linear * (2 * hidden + 2 * shape.linear_key_width + 3 * shape.linear_value_width)
+    in_out += linear * (2 * hidden + shape.linear.convolved_width + 2 * shape.linear.value_width)
     groups = [_gemm(split, rows, projections, projections, in_out)]
     width = 0.0
     if shape.dense_layers:
@@ -170,24 +167,23 @@ def layer_groups(
         groups.append(_gemm(split, rows, params, params, in_out))
         width += shape.dense_layers * shape.intermediate_size
     if shape.moe_layers:
-        expert_width = shape.moe_intermediate_size or shape.intermediate_size
         used = shape.moe_layers * (shape.num_experts_per_tok * shape.expert_params + shape.shared_mlp_params)
         if touched is None:
             touched = touched_experts(shape.num_experts, shape.num_experts_per_tok, rows * split.expert_ranks)
         own = touched * shape.expert_params / split.expert_ranks
         read = shape.moe_layers * (own + shape.shared_mlp_params)
         in_out = shape.moe_layers * shape.num_experts_per_tok
-        in_out *= 2 * hidden + shape.mlp_matrices * expert_width
+        in_out *= 2 * shape.expert_input_size + shape.mlp_matrices * shape.expert_width
         groups.append(_gemm(split, rows, used, read, in_out))
         width += shape.moe_layers * (
-            shape.num_experts_per_tok * expert_width + shape.shared_expert_intermediate_size
+            shape.num_experts_per_tok * shape.expert_width + shape.shared_expert_intermediate_size
         )
     if not fused:
         return (*groups, _traffic(split, rows * _unfused_bytes(split, width)))
-    # Two norms with their residuals (read and write both), rotary positions and the gate; norms are not split
-    # between devices.
+    # A norm of each block with its residual (read and write both), rotary positions and the gate; norms are
+    # not split between devices.
     per_row = (
-        8.0 * layers * hidden
+        4.0 * shape.num_blocks * hidden
         + 2.0 * full * shape.latent_width
         + (2.0 * full * shape.turned_width + shape.mlp_matrices * width) / tp
         + _gates(shape) / tp
@@ -200,10 +196,8 @@ def _gates(shape: ModelShape) -> float:
     """Values that a token's gates and convolutions read and write beside attention: an output gate, and in
     linear attention the convolution of queries, keys and values, and the output's norm with its gate."""
     gate = 3.0 * shape.output_width if shape.attn_output_gate else 0.0
-    convolved = 2.0 * (2.0 * shape.linear_key_width + shape.linear_value_width)
-    return shape.attention_layers * gate + shape.num_linear_layers * (
-        convolved + 3.0 * shape.linear_value_width
-    )
+    linear = 2.0 * shape.linear.convolved_width + 3.0 * shape.linear.value_width
+    return shape.attention_layers * gate + shape.num_linear_layers * linear
 
 
 def bounded_groups(split: Split, rows: float, decode: bool) -> tuple[Group, ...]:
@@ -218,22 +212,14 @@ def bounded_groups(split: Split, rows: float, decode: bool) -> tuple[Group, ...]
 
 
 def _recurrence(split: Split, rows: float, decode: bool) -> Group:
-    """The states of linear-attention layers (Gated DeltaNet): a decode step reads and writes that of each
-    rollout; tokens of a prefill take it a chunk further at a time.
-
-    A head with keys of k and values of v columns: 7·k·v operations for a token by itself; in chunks of c
-    tokens 2·c·(3·k + 2·v) + c² + 6·k·v (the paper's §3.3).
-    """
-    shape = split.shape
-    heads, state = shape.linear_num_value_heads or 0, float(shape.linear_state_size)
-    key, value = shape.linear_key_head_dim or 0, shape.linear_value_head_dim or 0
-    moved = 2.0 * shape.linear_state_bytes
-    flops = 7.0 * state
+    """The states of linear-attention layers: a decode step reads and writes that of each rollout; tokens of a
+    prefill take it a chunk further at a time."""
+    layer = split.shape.linear
+    moved, flops = 2.0 * layer.state_bytes, layer.step_flops
     if not decode:
-        flops = heads * (2.0 * _CHUNK * (3 * key + 2 * value) + _CHUNK**2 + 6.0 * key * value)
-        own = 2.0 * shape.linear_key_width + 2.0 * shape.linear_value_width
-        moved = moved / _CHUNK + own * split.activation_bytes
-    of_all = rows * shape.num_linear_layers / split.tensor_parallel
+        own = float(layer.convolved_width + layer.value_width)
+        moved, flops = moved / layer.chunk + own * split.activation_bytes, layer.chunked_flops
+    of_all = rows * split.shape.num_linear_layers / split.tensor_parallel
     flops, moved = of_all * flops, of_all * moved
     return Group(flops / split.rates.attention, moved / split.rates.memory, flops, moved)
 
@@ -268,7 +254,7 @@ def _unfused_bytes(split: Split, width: float) -> float:
     gate = (5.0 if shape.gated_mlp else 2.0) * value
     heads = (rotary + (norm if shape.qk_norm else 0.0)) * shape.turned_width
     heads += copied * (shape.query_width + shape.kv_width + shape.value_width)
-    of_layers = shape.num_hidden_layers * 2.0 * (norm + residual) * shape.hidden_size
+    of_layers = shape.num_blocks * (norm + residual) * shape.hidden_size
     of_layers += shape.attention_layers * (norm * shape.latent_width + heads / split.tensor_parallel)
     return of_layers + (gate * width + value * _gates(shape)) / split.tensor_parallel
 
@@ -315,7 +301,7 @@ def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
 
 
 def collectives_seconds(split: Split, rows: float) -> float:
-    """Between the devices of one replica or rank: two all-reduces a layer of ``rows`` hidden vectors with
+    """Between the devices of one replica or rank: an all-reduce of ``rows`` hidden vectors a block with
     tensor parallelism, four all-to-alls with sequence parallelism (queries, keys, values, attention output:
     Jacobs et al., "DeepSpeed Ulysses", 2023; KV heads are repeated where there are too few), hidden vectors
     to their experts and back, and from each stage of a pipeline to the next."""
@@ -323,7 +309,7 @@ def collectives_seconds(split: Split, rows: float) -> float:
     if split.tensor_parallel > 1:
         latency_s, bytes_per_s = split.rates.all_reduce
         size = rows * shape.hidden_size * split.activation_bytes
-        reduced = 2 * shape.num_hidden_layers
+        reduced = shape.num_blocks
         moved = split.experts_apart and (split.gather is None or split.expert_ranks > 1)
         if moved and not shape.shared_expert_intermediate_size:
             reduced -= shape.moe_layers
@@ -337,7 +323,7 @@ def collectives_seconds(split: Split, rows: float) -> float:
         size = shape.query_width + shape.output_width + repeated * (shape.kv_width + shape.value_width)
         size *= rows * split.activation_bytes
         sent = size / split.tensor_parallel * (degree - 1) / degree
-        seconds += shape.num_hidden_layers * (4 * latency_s + sent / bytes_per_s)
+        seconds += shape.mixing_layers * (4 * latency_s + sent / bytes_per_s)
     if split.pipeline_parallel > 1:
         latency_s, bytes_per_s = split.rates.all_to_all
         sent = rows * shape.hidden_size * split.activation_bytes / split.tensor_parallel
@@ -357,7 +343,7 @@ def _expert_exchange_seconds(split: Split, rows: float) -> float:
         return 2 * latency_s + size / bytes_per_s if split.expert_ranks > 1 else 0.0
     latency_s, bytes_per_s = split.expert_link or split.rates.all_to_all
     degree, shared = split.expert_parallel, split.devices_of_an_expert
-    used = split.shape.num_experts_per_tok * split.shape.hidden_size * split.activation_bytes
+    used = split.shape.num_experts_per_tok * split.shape.expert_input_size * split.activation_bytes
     size = rows / split.tensor_parallel * used
     exchanges = 2 * (degree > 1) + 2 * (shared > 1)
     sent = 2.0 * size * (degree - 1) / degree + 2.0 * size * (shared - 1)

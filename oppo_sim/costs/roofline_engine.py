@@ -188,12 +188,12 @@ class RooflineEngine:
     def _layer_latency(self) -> float:
         known, shape = achieved(self.device, self.achievable), self.shape
         more = known.latent_layer_latency_s if shape.latent else 0.0
-        of_all = shape.num_hidden_layers * (known.layer_latency_s + more)
+        of_all = shape.block_pairs * (known.layer_latency_s + more)
         return of_all + shape.moe_layers * known.expert_layer_latency_s
 
     def launches(self) -> float:
         """Seconds that the host needs to start the kernels of an iteration."""
-        return self.shape.num_hidden_layers * self.host.launch_per_layer_s
+        return self.shape.block_pairs * self.host.launch_per_layer_s
 
     def _decode(self, n_running: int) -> _Decode:
         """Both lines of n_running rollouts: the host's launches bound it below the knee, the device above."""

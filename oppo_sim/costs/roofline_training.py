@@ -331,7 +331,7 @@ class RooflineTraining:
                     *bounded_groups(split, tokens, decode=False),
                     *self._head(model, tokens),
                 ),
-                model.shape.num_hidden_layers * self._achieved.layer_latency_s,
+                model.shape.block_pairs * self._achieved.layer_latency_s,
             )
         return self._forwards[id(model)]
 
@@ -339,7 +339,7 @@ class RooflineTraining:
         """Seconds of the host for the layers of a forward, whatever its tokens. Adapters launch four kernels
         (two products, a scale, a sum) beside each of seven projections, as many again as the layer."""
         adapted = 1.0 if model.adapters is None else 2.0
-        return adapted * model.shape.num_hidden_layers * self.devices.launch_per_layer_s
+        return adapted * model.shape.block_pairs * self.devices.launch_per_layer_s
 
     def _forward(self, model: TrainedModel) -> _Stage:
         # A fully sharded model gathers the next layer while it computes this one.

@@ -73,7 +73,7 @@ class ComposedPrefill:
         nothing is lost between them."""
         rows, attention = self.table.rows, self.table.prefill_attention
         grid = merged(rows.tokens, attention.tokens)
-        gaps = self.layer_gap_s * self.roofline.shape.num_hidden_layers
+        gaps = self.layer_gap_s * self.roofline.shape.block_pairs
 
         def fixed(tokens: float) -> float:
             head = {"last": 1.0, "all": tokens, "none": 0.0}[self.roofline.logits]
@@ -174,7 +174,7 @@ class ComposedEngine(ComposedPrefill):
         held = own / n_running if n_running else 1.0
         rows, padded = self.table.rows, self.roofline.padded(own)
         fixed_s = (
-            self.layer_gap_s * self.roofline.shape.num_hidden_layers
+            self.layer_gap_s * self.roofline.shape.block_pairs
             + linear(rows.tokens, rows.seconds, padded)
             + linear(rows.tokens, rows.collectives, padded)
             + linear(rows.tokens, rows.head, own)

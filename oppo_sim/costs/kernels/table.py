@@ -30,6 +30,8 @@ KernelDtype = Literal["bf16", "fp8_static", "fp8_dynamic", "fp8_block"]
 _MEND: Final = "make it again with oppo costs table"
 _IRRELEVANT: Final = {"tie_word_embeddings": False, "qkv_bias": False, "qk_norm": False}
 """What a shape says and no table depends on."""
+_LATER: Final = ("linear_kind", "num_attention_layers", "num_mlp_layers", "moe_latent_size")
+"""Fields that tables are older than: they are named without them where a shape does not have them."""
 Matrix = Annotated[tuple[SecondsOrZero, ...], Field(strict=False, min_length=2)]
 
 
@@ -116,12 +118,13 @@ class KernelTable(Strict):
 
 
 def _unused(shape: ModelShape) -> set[str]:
-    """Fields of kinds of attention that a shape does not have: tables are named without them."""
+    """Fields that a shape does not have: tables are named without them."""
     latent = set() if shape.latent else set(LATENT_FIELDS)
     linear = set() if shape.num_linear_layers else {*LINEAR_FIELDS, "num_linear_layers", "attn_output_gate"}
     sliding = set() if shape.num_sliding_layers else set(SLIDING_FIELDS)
     index = set() if shape.index_topk else set(INDEX_FIELDS)
-    return latent | linear | sliding | index
+    later = {name for name in _LATER if getattr(shape, name) == ModelShape.model_fields[name].default}
+    return latent | linear | sliding | index | later
 
 
 def kernel_shape(shape: ModelShape) -> ModelShape:

@@ -243,9 +243,17 @@ def test_generation_on_gpus_of_its_own_is_told_to_every_framework() -> None:
     assert _knobs(found["prime-rl"])["deployment.num_train_nodes"] == 2
     assert _knobs(found["OpenRLHF"])["--critic.num_nodes"] == 2
     ranks = "costs.rollout.expert_parallel=2", "costs.rollout.attention_data_parallel=2"
-    verl = _knobs(told(*nodes, "cluster.split=rollout:4xTP2 scoring:rollout training:16", *ranks)["verl"])
+    found = told(*nodes, "cluster.split=rollout:4xTP2 scoring:rollout training:16", *ranks)
+    verl = _knobs(found["verl"])
     engine = ("tensor_model_parallel_size", "data_parallel_size", "expert_parallel_size")
     assert [verl[f"actor_rollout_ref.rollout.{name}"] for name in engine] == [1, 2, 2]
+    assert "ranks of" not in _lacks(found["verl"])
+    for name in ("OpenRLHF", "slime", "NeMo RL", "AReaL", "ROLL", "prime-rl"):
+        said = _lacks(found[name])
+        assert "2 ranks of attention in an engine of 2 GPUs: of one rank it is 1, which vLLM takes" in said, (
+            name
+        )
+        assert "2 ranks of experts in an engine" in said, name
     found = told(*nodes, "cluster.split=rollout:6xTP2 scoring:rollout training:12")
     for name in ("slime", "OpenRLHF"):
         assert "12 GPUs of training do not fill whole nodes" in _lacks(found[name]), name

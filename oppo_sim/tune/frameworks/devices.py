@@ -19,9 +19,32 @@ def _apart(words: Callable[[Recommended, int], list[Line]]) -> Callable[[Recomme
 
     @wraps(words)
     def told(it: Recommended) -> list[Line]:
-        return [] if it.training_gpus is None else words(it, it.training_gpus)
+        return [] if it.training_gpus is None else [*words(it, it.training_gpus), *_other_ranks(it)]
 
     return told
+
+
+def ranks_of_engine(it: Recommended) -> tuple[int, int]:
+    """Into how many ranks an engine divides attention and experts."""
+    engine = getattr(it.scenario.costs, "rollout", None)
+    return getattr(engine, "attention_data_parallel", 1), getattr(engine, "expert_parallel", 1)
+
+
+def _other_ranks(it: Recommended) -> list[Line]:
+    """That the ranks inside an engine are yours to tell."""
+    attention, experts = ranks_of_engine(it)
+    degree = it.scenario.split.tensor_parallel
+    found = []
+    if attention > 1:
+        found.append(
+            none(
+                f"{attention} ranks of attention in an engine of {_gpus(degree)}: of one rank it is"
+                f" {degree // attention}, which vLLM takes for the tensor parallel size"
+            )
+        )
+    if experts > 1:
+        found.append(none(f"{experts} ranks of experts in an engine: tell it the engine's own setting"))
+    return found
 
 
 @_apart

@@ -367,7 +367,7 @@ def test_a_pattern_says_which_layers_are_state_spaces_attention_mlps_or_experts(
     assert experts.shared_mlp_params == 4480 * (16 + 2 * 256 + 2 * 1024 + 1)
 
 
-# Counted by transformers' GraniteMoeHybridForCausalLM (Granite 4 Small and Micro), BambaForCausalLM and
+# Counted by transformers' GraniteMoeHybridForCausalLM (shapes like those of Granite 4), BambaForCausalLM and
 # FalconH1ForCausalLM.
 @pytest.mark.parametrize(
     ("config", "parameters", "more"),
@@ -396,7 +396,7 @@ def test_a_pattern_says_which_layers_are_state_spaces_attention_mlps_or_experts(
             32 * 2048,
         ),
     ],
-    ids=["granite-small", "granite-micro", "bamba", "falcon-h1"],
+    ids=["granite-with-experts", "granite-dense", "bamba", "falcon-h1"],
 )  # fmt: skip
 def test_other_mamba2_hybrids_have_the_parameters_of_transformers(
     config: dict[str, object], parameters: int, more: int

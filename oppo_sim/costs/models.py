@@ -11,9 +11,10 @@ from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.errors import OppoError
 
 
-def _shape(
+def plain_shape(
     layers: int, hidden: int, mlp: int, heads: int, kv_heads: int, vocab: int, tied: bool = False, **more: Any
 ) -> ModelShape:
+    """A decoder by the six sizes that a table of models has; ``more``: other fields of its shape."""
     return ModelShape(
         num_hidden_layers=layers,
         hidden_size=hidden,
@@ -57,7 +58,7 @@ _GDN: dict[str, Any] = {
 
 def _qwen35_moe(layers: int, hidden: int, heads: int, experts: int, width: int, **more: Any) -> ModelShape:
     """With linear attention in three of four layers, and experts in all, one of them shared."""
-    return _shape(
+    return plain_shape(
         layers, hidden, width, heads, 2, 248320, **_GDN, num_experts=experts, moe_intermediate_size=width,
         shared_expert_intermediate_size=width, num_linear_layers=layers * 3 // 4, **more,
     )  # fmt: skip
@@ -76,7 +77,7 @@ _MAMBA2: dict[str, Any] = {
 def _nemotron3(layers: int, hidden: int, width: int, attention: int, **more: Any) -> ModelShape:
     """With as many layers of experts as of Mamba2, and few of attention; a shared expert is twice as wide."""
     each = (layers - attention) // 2
-    return _shape(
+    return plain_shape(
         layers, hidden, width, 32, 2, 131072, **_MAMBA2, linear_value_head_dim=64, num_linear_layers=each,
         num_attention_layers=attention, num_mlp_layers=each, moe_intermediate_size=width,
         shared_expert_intermediate_size=2 * width, **more,
@@ -85,43 +86,43 @@ def _nemotron3(layers: int, hidden: int, width: int, attention: int, **more: Any
 
 def _gpt_oss(layers: int, experts: int) -> ModelShape:
     """With a window of 128 tokens in every other layer; without biases of experts and sinks of attention."""
-    return _shape(
+    return plain_shape(
         layers, 2880, 2880, 64, 8, 201088, head_dim=64, qkv_bias=True, num_experts=experts,
         num_experts_per_tok=4, num_sliding_layers=layers // 2, sliding_window=128,
     )  # fmt: skip
 
 
 MODELS: dict[str, ModelShape] = {
-    "qwen2.5-0.5b": _shape(24, 896, 4864, 14, 2, 151936, True, qkv_bias=True),
-    "qwen2.5-1.5b": _shape(28, 1536, 8960, 12, 2, 151936, True, qkv_bias=True),
-    "qwen2.5-3b": _shape(36, 2048, 11008, 16, 2, 151936, True, qkv_bias=True),
-    "qwen2.5-7b": _shape(28, 3584, 18944, 28, 4, 152064, qkv_bias=True),
-    "qwen2.5-14b": _shape(48, 5120, 13824, 40, 8, 152064, qkv_bias=True),
-    "qwen2.5-32b": _shape(64, 5120, 27648, 40, 8, 152064, qkv_bias=True),
-    "qwen2.5-72b": _shape(80, 8192, 29568, 64, 8, 152064, qkv_bias=True),
-    "qwen3-0.6b": _shape(28, 1024, 3072, 16, 8, 151936, True, **_QWEN3),
-    "qwen3-1.7b": _shape(28, 2048, 6144, 16, 8, 151936, True, **_QWEN3),
-    "qwen3-4b": _shape(36, 2560, 9728, 32, 8, 151936, True, **_QWEN3),
-    "qwen3-8b": _shape(36, 4096, 12288, 32, 8, 151936, **_QWEN3),
-    "qwen3-14b": _shape(40, 5120, 17408, 40, 8, 151936, **_QWEN3),
-    "qwen3-32b": _shape(64, 5120, 25600, 64, 8, 151936, **_QWEN3),
-    "qwen3-30b-a3b": _shape(48, 2048, 6144, 32, 4, 151936, **_EXPERTS, moe_intermediate_size=768),
-    "qwen3-235b-a22b": _shape(94, 4096, 12288, 64, 4, 151936, **_EXPERTS, moe_intermediate_size=1536),
-    "llama-3-8b": _shape(32, 4096, 14336, 32, 8, 128256),
-    "llama-3-70b": _shape(80, 8192, 28672, 64, 8, 128256),
-    "llama-3.1-8b": _shape(32, 4096, 14336, 32, 8, 128256),
-    "llama-3.1-70b": _shape(80, 8192, 28672, 64, 8, 128256),
-    "llama-3.2-1b": _shape(16, 2048, 8192, 32, 8, 128256, True),
-    "llama-3.2-3b": _shape(28, 3072, 8192, 24, 8, 128256, True),
-    "llama-3.3-70b": _shape(80, 8192, 28672, 64, 8, 128256),
-    "deepseek-r1-distill-qwen-1.5b": _shape(28, 1536, 8960, 12, 2, 151936, qkv_bias=True),
-    "mixtral-8x7b": _shape(32, 4096, 14336, 32, 8, 32000, num_experts=8, num_experts_per_tok=2),
-    "deepseek-v2-lite": _shape(27, 2048, 10944, 16, 16, 102400, **_MLA_SMALL),
-    "moonlight-16b-a3b": _shape(27, 2048, 11264, 16, 16, 163840, **_MLA_SMALL),
-    "deepseek-v3": _shape(
+    "qwen2.5-0.5b": plain_shape(24, 896, 4864, 14, 2, 151936, True, qkv_bias=True),
+    "qwen2.5-1.5b": plain_shape(28, 1536, 8960, 12, 2, 151936, True, qkv_bias=True),
+    "qwen2.5-3b": plain_shape(36, 2048, 11008, 16, 2, 151936, True, qkv_bias=True),
+    "qwen2.5-7b": plain_shape(28, 3584, 18944, 28, 4, 152064, qkv_bias=True),
+    "qwen2.5-14b": plain_shape(48, 5120, 13824, 40, 8, 152064, qkv_bias=True),
+    "qwen2.5-32b": plain_shape(64, 5120, 27648, 40, 8, 152064, qkv_bias=True),
+    "qwen2.5-72b": plain_shape(80, 8192, 29568, 64, 8, 152064, qkv_bias=True),
+    "qwen3-0.6b": plain_shape(28, 1024, 3072, 16, 8, 151936, True, **_QWEN3),
+    "qwen3-1.7b": plain_shape(28, 2048, 6144, 16, 8, 151936, True, **_QWEN3),
+    "qwen3-4b": plain_shape(36, 2560, 9728, 32, 8, 151936, True, **_QWEN3),
+    "qwen3-8b": plain_shape(36, 4096, 12288, 32, 8, 151936, **_QWEN3),
+    "qwen3-14b": plain_shape(40, 5120, 17408, 40, 8, 151936, **_QWEN3),
+    "qwen3-32b": plain_shape(64, 5120, 25600, 64, 8, 151936, **_QWEN3),
+    "qwen3-30b-a3b": plain_shape(48, 2048, 6144, 32, 4, 151936, **_EXPERTS, moe_intermediate_size=768),
+    "qwen3-235b-a22b": plain_shape(94, 4096, 12288, 64, 4, 151936, **_EXPERTS, moe_intermediate_size=1536),
+    "llama-3-8b": plain_shape(32, 4096, 14336, 32, 8, 128256),
+    "llama-3-70b": plain_shape(80, 8192, 28672, 64, 8, 128256),
+    "llama-3.1-8b": plain_shape(32, 4096, 14336, 32, 8, 128256),
+    "llama-3.1-70b": plain_shape(80, 8192, 28672, 64, 8, 128256),
+    "llama-3.2-1b": plain_shape(16, 2048, 8192, 32, 8, 128256, True),
+    "llama-3.2-3b": plain_shape(28, 3072, 8192, 24, 8, 128256, True),
+    "llama-3.3-70b": plain_shape(80, 8192, 28672, 64, 8, 128256),
+    "deepseek-r1-distill-qwen-1.5b": plain_shape(28, 1536, 8960, 12, 2, 151936, qkv_bias=True),
+    "mixtral-8x7b": plain_shape(32, 4096, 14336, 32, 8, 32000, num_experts=8, num_experts_per_tok=2),
+    "deepseek-v2-lite": plain_shape(27, 2048, 10944, 16, 16, 102400, **_MLA_SMALL),
+    "moonlight-16b-a3b": plain_shape(27, 2048, 11264, 16, 16, 163840, **_MLA_SMALL),
+    "deepseek-v3": plain_shape(
         61, 7168, 18432, 128, 128, 129280, **_MLA, q_lora_rank=1536, num_experts=256, num_dense_layers=3
     ),
-    "kimi-k2": _shape(
+    "kimi-k2": plain_shape(
         61, 7168, 18432, 64, 64, 163840, **_MLA, q_lora_rank=1536, num_experts=384, num_dense_layers=1
     ),
 }
@@ -130,7 +131,7 @@ MODELS |= {
     "deepseek-v3.2": MODELS["deepseek-v3"].model_copy(
         update={"index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128}
     ),
-    "glm-5": _shape(
+    "glm-5": plain_shape(
         78,
         6144,
         12288,
@@ -156,7 +157,7 @@ MODELS |= {
     "qwen3-next-80b-a3b": _qwen35_moe(
         48, 2048, 16, 512, 512, num_experts_per_tok=10, linear_num_value_heads=32
     ).model_copy(update={"vocab_size": 151936}),
-    "qwen3.5-27b": _shape(
+    "qwen3.5-27b": plain_shape(
         64, 5120, 17408, 24, 4, 248320, **_GDN, linear_num_value_heads=48, num_linear_layers=48
     ),
     "qwen3.5-35b-a3b": _qwen35_moe(40, 2048, 16, 256, 512, num_experts_per_tok=8, linear_num_value_heads=32),
@@ -168,11 +169,11 @@ MODELS |= {
     ),
 }
 MODELS |= {
-    "nemotron-nano-9b-v2": _shape(
+    "nemotron-nano-9b-v2": plain_shape(
         56, 4480, 15680, 40, 8, 131072, **_MAMBA2, linear_num_value_heads=128, linear_value_head_dim=80,
         num_linear_layers=27, num_attention_layers=4, num_mlp_layers=25,
     ),
-    "nemotron-nano-12b-v2": _shape(
+    "nemotron-nano-12b-v2": plain_shape(
         62, 5120, 20480, 40, 8, 131072, **_MAMBA2, linear_num_value_heads=128, linear_value_head_dim=80,
         num_linear_layers=28, num_attention_layers=6, num_mlp_layers=28,
     ),

@@ -164,6 +164,7 @@ def costs_of(case: Case, kind: str) -> Costs:
         lora_rank=4 if case.batch % 3 == 1 else 0,
         sequence_parallel=2 if case.batch > 1 else 1,
         pipeline_parallel=2 if case.batch % 2 and case.batch < 4 and not case.parallel_inference else 1,
+        virtual_pipeline_parallel=2 if case.batch == 3 and not case.parallel_inference else 1,
         num_gpus=4 if case.batch % 2 else 2,
         expert_parallel=2 if case.batch < 4 and kind in ("mixture", "composed") else 1,
         remove_padding=case.batch % 3 > 0,

@@ -19,12 +19,13 @@ from oppo_sim.costs.memory import (
     StateBytes,
     adapter_parameters,
     inference_activation_bytes,
+    projection_widths,
     training_activation_bytes,
     training_state,
 )
 from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.models import find_model
-from oppo_sim.costs.operators import Split, achievable_rates, layer_groups
+from oppo_sim.costs.operators import Split, achievable_rates, adapter_group, layer_groups
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
@@ -62,6 +63,8 @@ STATE = StateBytes(parameters=30.0, gradients=30.0, optimizer=40.0)
 SMALL = BatchShape((2, 2), (2, 2))  # 8 tokens, 16 pairs
 FORWARD = 9.728 + 4.096
 """Layers 2·576·8, attention 4·8·16 and head 2·256·8 operations at 1,000 a second."""
+BACKWARD = 2 * FORWARD + 0.9 * 0.512
+"""Attention takes 2.9 of its forward's seconds."""
 
 
 def tiny(
@@ -100,11 +103,12 @@ def config(**fields: Any) -> TrainingConfig:
 
 def test_gradient_checkpointing_is_one_more_forward_and_no_more_work() -> None:
     plain, again = (tiny(config(gradient_checkpointing=flag)) for flag in (False, True))
-    assert plain.stage_times(SMALL).update_actor == pytest.approx(3 * (FORWARD + 0.25))
-    assert again.stage_times(SMALL).update_actor == pytest.approx(4 * (FORWARD + 0.25))
+    assert plain.stage_times(SMALL).update_actor == pytest.approx(FORWARD + BACKWARD + 3 * 0.25)
+    assert again.stage_times(SMALL).update_actor == pytest.approx(2 * FORWARD + BACKWARD + 4 * 0.25)
     assert again.work(SMALL) == plain.work(SMALL)
-    # All of a stage but its overheads is arithmetic, the forward that is run again too: 1 + 1 + 4 forwards.
-    assert again.demand().arithmetic == pytest.approx(6 * FORWARD / (6 * (FORWARD + 0.25)))
+    # All of a stage but its overheads is arithmetic, the forward that is run again too: 1 + 1 + 2 forwards.
+    computed = 4 * FORWARD + BACKWARD
+    assert again.demand().arithmetic == pytest.approx(computed / (computed + 6 * 0.25))
 
 
 def adapted(adapters: int, device: Device = TOY, num_gpus: int = 1, **fields: Any) -> RooflineTraining:
@@ -115,11 +119,13 @@ def adapted(adapters: int, device: Device = TOY, num_gpus: int = 1, **fields: An
 
 def test_a_backward_through_frozen_weights_is_one_forward() -> None:
     whole, plain, again = tiny(config()), adapted(10), adapted(10, gradient_checkpointing=True)
-    assert whole.stage_times(SMALL).update_actor == pytest.approx(3 * (FORWARD + 0.25))
-    assert plain.stage_times(SMALL).update_actor == pytest.approx(2 * (FORWARD + 0.25))
-    assert again.stage_times(SMALL).update_actor == pytest.approx(3 * (FORWARD + 0.25))
+    backward = BACKWARD - FORWARD + 0.512  # attention has no weights
+    assert whole.stage_times(SMALL).update_actor == pytest.approx(FORWARD + BACKWARD + 3 * 0.25)
+    assert plain.stage_times(SMALL).update_actor == pytest.approx(FORWARD + backward + 2 * 0.25)
+    assert again.stage_times(SMALL).update_actor == pytest.approx(2 * FORWARD + backward + 3 * 0.25)
     assert again.work(SMALL) == plain.work(SMALL)
-    assert plain.stage_times(SMALL).old_log_prob == whole.stage_times(SMALL).old_log_prob
+    unchanged = whole.stage_times(SMALL).old_log_prob
+    assert plain.stage_times(SMALL).old_log_prob == pytest.approx(unchanged, rel=1e-9)
     # All stages of a whole model are 1 + 1 + 3 forwards of work.
     flops = [group.work(SMALL).flops for group in (whole, plain)]
     assert flops[1] == pytest.approx(flops[0] * 4 / 5)
@@ -140,6 +146,18 @@ def test_adapters_double_the_launches_of_a_layer() -> None:
     assert times.old_log_prob == pytest.approx(200.0 * layers + 0.25)
     assert times.ref == pytest.approx(100.0 * layers + 0.25)  # without its adapters
     assert times.update_actor == pytest.approx(2 * (200.0 * layers + 0.25))
+
+
+def test_adapters_read_and_write_beside_each_projection() -> None:
+    slow = TOY.model_copy(update={"hbm_bytes_per_s": 1e4})
+    shape = TINY.model_copy(update={"num_hidden_layers": 1})
+    widths = projection_widths(shape, 0)
+    assert widths == (8 + 8) + 2 * (8 + 4) + (8 + 8) + 3 * (8 + 16)
+    split = Split(shape, 1, "bf16", 2.0, achievable_rates(slow, "bf16", EXACT.achievable))
+    # Four values of two bytes for each, and half with two devices.
+    assert adapter_group(split, 10.0, widths).memory_s == pytest.approx(10 * widths * 4 * 2 / 1e4)
+    halves = dataclasses.replace(split, tensor_parallel=2)
+    assert adapter_group(halves, 10.0, widths).bytes == 10 * widths * 4
 
 
 def test_adapters_are_counted_as_peft_counts_them() -> None:
@@ -183,21 +201,54 @@ def test_sequence_parallel_devices_share_the_tokens_and_exchange_heads() -> None
     # 4 tokens on each device, 8 columns of queries and of outputs, 2 · 8 of keys and values (one head repeated
     # for the second device), 2 bytes, half of which leaves the device: 128 bytes.
     assert shared.ref == pytest.approx(FORWARD / 2 + 12.8 + 0.25)
-    assert shared.update_actor - apart.update_actor == pytest.approx(3 * 12.8)
+    # A backward has the collectives of one forward.
+    assert shared.update_actor - apart.update_actor == pytest.approx(2 * 12.8)
 
 
 FOUR_LAYERS = TINY.model_copy(update={"num_hidden_layers": 4})
 
 
-def piped(stages: int, rollouts: int, *, shape: ModelShape = FOUR_LAYERS, head: bool = False) -> StageTimes:
-    """Of ``rollouts`` rollouts of 2 + 2 tokens, a micro-batch each, on one rank."""
+def piped_group(stages: int, *, shape: ModelShape = FOUR_LAYERS, head: bool = False) -> RooflineTraining:
+    """A rollout a micro-batch."""
     training = config(sharding="optimizer", pipeline_parallel=stages)
     model = TrainedModel(shape, head, MicroBatch(4, 1.0), MicroBatch(4, 1.0))
-    group = RooflineTraining(model, model, model, TOY, EXACT, training, stages, 0.0, SMALL)
+    return RooflineTraining(model, model, model, TOY, EXACT, training, stages, 0.0, SMALL)
+
+
+def piped(stages: int, rollouts: int, *, shape: ModelShape = FOUR_LAYERS, head: bool = False) -> StageTimes:
+    """Of ``rollouts`` rollouts of 2 + 2 tokens, a micro-batch each, on one rank."""
+    group = piped_group(stages, shape=shape, head=head)
     batch = BatchShape((2,) * rollouts, (2,) * rollouts)
     alone = dataclasses.replace(group, training=config(sharding="optimizer"), num_gpus=1)
     assert group.work(batch) == pytest.approx(alone.work(batch))
     return group.stage_times(batch)
+
+
+def test_interleaved_chunks_shorten_the_filling_of_a_pipeline() -> None:
+    plain, halves = (
+        dataclasses.replace(
+            piped_group(2),
+            training=config(sharding="optimizer", pipeline_parallel=2, virtual_pipeline_parallel=chunks),
+        ).stage_times(SMALL)
+        for chunks in (1, 2)
+    )
+    # Two micro-batches of one rollout: 2/2 + 1/2 of one through all layers, and 2/2 + 1/4.
+    assert halves.ref / plain.ref == pytest.approx(1.25 / 1.5)
+    with pytest.raises(ValidationError, match="needs pipeline_parallel of 2 or more"):
+        config(virtual_pipeline_parallel=2)
+
+
+def test_all_reduces_beside_products_are_seen_only_where_they_are_longer() -> None:
+    def seconds(link: float, *, overlap: bool) -> float:
+        device = TOY.model_copy(update={"link_bytes_per_s": link})
+        group = tiny(config(tensor_parallel=2, sharding="none"), device, 2)
+        devices = EXACT.model_copy(update={"tp_comm_overlap": overlap})
+        return dataclasses.replace(group, devices=devices).stage_times(SMALL).ref
+
+    free, products = seconds(1e15, overlap=True), FORWARD / 2 - 0.256  # attention hides nothing
+    for link in (1e3, 40.0, 10.0):
+        reduced = seconds(link, overlap=False) - free
+        assert seconds(link, overlap=True) - free == pytest.approx(max(0.0, reduced - products), abs=1e-6)
 
 
 @given(st.integers(2, 4), st.integers(1, 9), st.integers(4, 9), st.booleans())
@@ -342,7 +393,9 @@ def test_gradients_of_experts_are_reduced_by_those_that_hold_the_same() -> None:
 
     def beside_forwards(degree: int) -> float:
         times = divided(4, slow, expert_parallel=degree).stage_times(batch)
-        return times.update_actor - 3 * times.ref
+        # A backward has the exchanges of one forward.
+        alone = divided(4, TOY, expert_parallel=degree).stage_times(batch)
+        return times.update_actor - alone.update_actor - 2 * (times.ref - alone.ref)
 
     experts, all_of = 8 * OF_AN_EXPERT, EXPERTS.parameters_without_head
     # All-reduce, 2 · 2 bytes · (d − 1)/d: of all by four, or of half the experts by two, or of none of them.
@@ -351,7 +404,12 @@ def test_gradients_of_experts_are_reduced_by_those_that_hold_the_same() -> None:
     assert beside_forwards(4) == pytest.approx(4 * (all_of - experts) * 3 / 4 / 10)
 
 
-def moe(sharding: str = "optimizer", cluster: Mapping[str, Any] | None = None, **settings: Any) -> Costs:
+def moe(
+    sharding: str = "optimizer",
+    cluster: Mapping[str, Any] | None = None,
+    devices: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Costs:
     training = TrainingConfig.model_validate(
         {"num_gpus": 16, "critic": "none", "sharding": sharding} | settings
     )
@@ -362,6 +420,7 @@ def moe(sharding: str = "optimizer", cluster: Mapping[str, Any] | None = None, *
         "actor_model": "qwen3-30b-a3b",
         "reward_model": {"kind": "verifier"},
         "rollout": {"tensor_parallel": 8},
+        "training": devices or {},
     }
     return RooflineCostConfig.model_validate(section).build(context)
 
@@ -394,6 +453,24 @@ def test_experts_on_two_nodes_are_reached_by_both_links_at_once() -> None:
     assert across.expert_link_bytes_per_s == pytest.approx(5e10 * 15 / 8)
     assert inside.expert_gather_link_bytes_per_s == 5e10  # one rank of a node and its link
     assert inside.gather_link_bytes_per_s == 8 * 5e10
+
+
+def test_layers_of_experts_take_the_host_longer() -> None:
+    def seconds(**devices: Any) -> float:
+        found = moe(devices=devices, expert_parallel=8, offload=True).training
+        return found.stage_times(BatchShape((8,) * 16, (8,) * 16)).old_log_prob
+
+    more = seconds(expert_launch_per_layer_s=5e-3) - seconds(expert_launch_per_layer_s=4e-3)
+    assert more == pytest.approx(48 * 1e-3)
+
+
+def test_deepep_sends_a_token_once_to_each_node() -> None:
+    cluster = {"gpus_per_node": 8, "node_link_bytes_per_s": 5e10, "training_spans_nodes": True}
+    devices = {"expert_dispatch": "deepep"}
+    found = moe(cluster=cluster, devices=devices, expert_parallel=16, offload=True).training
+    assert isinstance(found, RooflineTraining)
+    # Eight copies, of which 15/16 leave the device; one in 256 tokens uses no expert of the other node.
+    assert found.expert_link_bytes_per_s == pytest.approx(8 * 15 / 16 / (1 - 0.5**8) * 5e10)
 
 
 def test_a_sequence_on_two_nodes_is_exchanged_by_both_links_at_once() -> None:
@@ -457,12 +534,13 @@ def test_micro_batches_of_rollouts_are_as_many_whatever_their_tokens() -> None:
         batch = BatchShape((length,) * 8, (length,) * 8)
         halves = tiny(config(sharding="none"), num_gpus=2, micro=1, rollouts=2.0).stage_times(batch)
         tokens, pairs = 2 * length * 8, 8 * (2 * length) ** 2 / 2
-        whole = (2 * 576 * tokens + 4 * 8 * pairs + 2 * 256 * tokens) / 1000 / 2
+        attention = 4 * 8 * pairs / 1000 / 2
+        whole = (2 * 576 * tokens + 2 * 256 * tokens) / 1000 / 2 + attention
         assert halves.old_log_prob == pytest.approx(whole + 2 * 0.25)
-        assert halves.update_actor == pytest.approx(3 * (whole + 2 * 0.25))
+        assert halves.update_actor == pytest.approx(3 * (whole + 2 * 0.25) + 0.9 * attention)
     # Two mini-batches: one micro-batch in each; three rollouts a micro-batch: the last holds what is left.
     two = tiny(config(sharding="none", num_mini_batches=2), num_gpus=2, rollouts=2.0).stage_times(batch)
-    assert two.update_actor == pytest.approx(3 * (whole + 2 * 0.25))
+    assert two.update_actor == pytest.approx(3 * (whole + 2 * 0.25) + 0.9 * attention)
     three = tiny(config(sharding="none"), num_gpus=2, rollouts=3.0).stage_times(batch)
     assert three.ref == pytest.approx(whole + 2 * 0.25)
 
@@ -477,7 +555,8 @@ def test_ranks_that_gather_weights_wait_for_the_longest_micro_batch() -> None:
     longest = 1 + 1.0491 * (10 / 2**0.5) / 20
     forward = (even.ref - 2 * 0.25) * longest
     assert many.ref == pytest.approx(forward + 2 * 0.25, rel=1e-4)
-    assert many.update_actor == pytest.approx(3 * (forward + 2 * 0.25), rel=1e-4)
+    backward = even.update_actor - even.ref - 4 * 0.25
+    assert many.update_actor == pytest.approx(forward + backward * longest + 6 * 0.25, rel=1e-4)
     # Nobody waits in every micro-batch without gathers, with one rank, or where all are as long.
     apart = tiny(config(sharding="none"), num_gpus=4, rollouts=1.0).stage_times(batch)
     assert apart.ref == pytest.approx(even.ref)
@@ -496,7 +575,7 @@ def test_padding_runs_every_rollout_at_the_longest_but_for_attention() -> None:
     seconds = (2 * 576 * 20 + 4 * 8 * 16 + 2 * 256 * 20) / 1000
     assert padded.stage_times(SMALL).ref == pytest.approx(seconds + 2 * 0.25)
     assert padded.work(SMALL) == packed.work(SMALL)
-    assert padded.stage_times(SMALL).update_actor == pytest.approx(3 * (seconds + 2 * 0.25))
+    assert padded.stage_times(SMALL).update_actor == pytest.approx(3 * (seconds + 2 * 0.25) + 0.9 * 0.512)
     # A budget of tokens holds padding too: 5 rollouts' worth of 10 tokens in micro-batches of 8.
     budget = dataclasses.replace(tiny(config(remove_padding=False)), longest=10)
     assert budget.stage_times(SMALL).ref == pytest.approx(seconds + 3 * 0.25)
@@ -529,7 +608,8 @@ def test_offload_is_no_faster_than_memory_that_is_not_pinned() -> None:
 def test_a_trainers_products_reach_less_than_a_serving_engines() -> None:
     expected = {
         "A100-80": 0.73,
-        "H100": 0.73,
+        "H100": 0.63,
+        "H200": 0.63,
         "B200": 0.65,
         # A card of 300 W, and one whose best product is known.
         "A100-80-PCIe": 0.73 * 252.9 / 271.2,

@@ -28,7 +28,7 @@ from oppo_sim.costs.context import CostContext  # noqa: E402
 from oppo_sim.costs.devices import find_device  # noqa: E402
 from oppo_sim.costs.interface import BatchShape  # noqa: E402
 from oppo_sim.costs.model_shape import ModelShape  # noqa: E402
-from oppo_sim.costs.models import find_model, plain_shape  # noqa: E402
+from oppo_sim.costs.models import find_model  # noqa: E402
 from oppo_sim.costs.roofline_config import RooflineCostConfig  # noqa: E402
 from oppo_sim.costs.training_config import TrainingConfig  # noqa: E402
 from oppo_sim.errors import OppoError  # noqa: E402
@@ -44,10 +44,23 @@ NODES: Final = {
 ENOUGH_BYTES: Final = 1e14
 """Of a device: these ran, whatever our memory formulas say of them."""
 
+
+def _plain(layers: int, hidden: int, mlp: int, heads: int, kv_heads: int, vocab: int, **more: Any) -> Any:
+    return ModelShape(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        intermediate_size=mlp,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        vocab_size=vocab,
+        **more,
+    )
+
+
 SHAPES: Final = {
-    "llama-3.1-405b": plain_shape(126, 16384, 53248, 128, 8, 128256),
-    "nemotron-4-15b": plain_shape(32, 6144, 24576, 48, 8, 256000, gated_mlp=False),
-    "grok-1": plain_shape(64, 6144, 32768, 48, 8, 131072, num_experts=8, num_experts_per_tok=2),
+    "llama-3.1-405b": _plain(126, 16384, 53248, 128, 8, 128256),
+    "nemotron-4-15b": _plain(32, 6144, 24576, 48, 8, 256000, gated_mlp=False),
+    "grok-1": _plain(64, 6144, 32768, 48, 8, 131072, num_experts=8, num_experts_per_tok=2),
 }
 """From their papers and configurations; others are presets."""
 
@@ -72,7 +85,7 @@ def shape_of(row: Any) -> ModelShape:
 
 
 def training_of(row: Any) -> TrainingConfig:
-    """What the recipe says. Pipelines are not interleaved."""
+    """What the recipe says."""
     return TrainingConfig(
         num_ppo_epochs=1,
         micro_batch_rollouts=row.mbs,
@@ -82,6 +95,7 @@ def training_of(row: Any) -> TrainingConfig:
         critic="none",
         tensor_parallel=row.tp,
         pipeline_parallel=row.pp,
+        virtual_pipeline_parallel=row.vp,
         sequence_parallel=row.cp,
         expert_parallel=row.ep,
         expert_tensor_parallel=None if pd.isna(row.etp) else int(row.etp),
@@ -112,7 +126,12 @@ def step_seconds(row: Any, **more: Any) -> float:
         "device": find_device(row.device).model_copy(update={"hbm_bytes": ENOUGH_BYTES}),
         "actor_model": shape_of(row),
         "reward_model": {"kind": "verifier"},
-        "training": {"fused_kernels": True, **more},
+        "training": {
+            "fused_kernels": True,
+            "tp_comm_overlap": row.source == "dgxc" and row.tp > 1,  # as its recipes set it
+            "expert_dispatch": "alltoall" if pd.isna(row.dispatch) else row.dispatch,
+            **more,
+        },
     })  # fmt: skip
     batch = BatchShape((half,) * row.gbs, (half,) * row.gbs)
     return float(costs.build(context).training.stage_times(batch).update_actor)

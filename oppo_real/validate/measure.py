@@ -151,7 +151,13 @@ def inputs_digest(
     # Nothing of a real run, and runs are kept from before them.
     del plain["dynamic_sampling"]["gen_batch_size"]
     del plain["scoring"]["prefix_cache_tokens"], plain["scoring"]["max_num_batched_tokens"]
-    for name in ("lora_rank", "pipeline_parallel", "expert_parallel", "expert_tensor_parallel"):
+    for name in (
+        "lora_rank",
+        "pipeline_parallel",
+        "virtual_pipeline_parallel",
+        "expert_parallel",
+        "expert_tensor_parallel",
+    ):
         del plain["training"][name]
     if scenario.training.weight_sync == OnlineRefit():
         plain["training"]["weight_sync"] |= _DEFAULT_REFIT_THEN

@@ -127,12 +127,15 @@ _COLLECTIVES = {
 TRAINER_GEMM = 0.73
 """Of the peak, what PyTorch's matrix products reach in vidur's profiles of whole layers (A100 0.73, H100
 0.72, A40 0.74)."""
+_SUSTAINED_GEMM = dict.fromkeys(("H100", "H100-PCIe", "H800", "H200", "GH200", "GH200-144"), 0.63)
+"""Likewise over steps of training, where that is less: a Hopper GPU lowers its clock when products run for
+long (experiments/trained, one half of the models)."""
 
 
 def trainer_shares(device: Device, given: Achievable) -> Achievable:
     """``given`` with what a trainer's forward reaches where it says nothing."""
     known = achieved(device, given)
-    most = TRAINER_GEMM * _PRODUCTS.get(device.name, 1.0)
+    most = _SUSTAINED_GEMM.get(device.name, TRAINER_GEMM) * _PRODUCTS.get(device.name, 1.0)
     gemm = min(known.gemm, most) if given.gemm is None else given.gemm
     latency_s = 0.0 if given.layer_latency_s is None else given.layer_latency_s
     return given.model_copy(update={"gemm": gemm, "layer_latency_s": latency_s})

@@ -111,7 +111,7 @@ def training_group(parts: Parts) -> RooflineTraining:
         longest=context.max_prompt_length + context.max_response_length,
         gather_link_bytes_per_s=side_by_side(training.tensor_parallel),
         expert_gather_link_bytes_per_s=side_by_side(training.expert_devices),
-        expert_link_bytes_per_s=_exchange_link(parts, training.expert_devices, context.gpus_per_node),
+        expert_link_bytes_per_s=_expert_link(parts, models.actor),
         sequence_link_bytes_per_s=_exchange_link(
             parts, training.sequence_parallel, max(1, context.gpus_per_node // training.tensor_parallel)
         ),
@@ -130,6 +130,27 @@ def _exchange_link(parts: Parts, devices: int, of_a_node: int) -> float | None:
         return None
     apart = (devices - of_a_node) / (devices - 1)
     return 1.0 / max((1.0 - apart) / inside, apart / context.node_link_bytes_per_s)
+
+
+def _expert_link(parts: Parts, shape: ModelShape) -> float | None:
+    """Bytes a second of the hidden vectors of all copies that a device sends to experts elsewhere. Without
+    duplicates one goes to each node, and from there to each device (DeepSeek-AI, "DeepSeek-V3", 2024,
+    §3.2.2); routing is uniform."""
+    context, training = parts.context, parts.context.training
+    devices, of_a_node = training.expert_devices, context.gpus_per_node
+    spans = context.node_link_bytes_per_s is not None and devices > of_a_node
+    degree, used = training.expert_parallel, shape.num_experts_per_tok
+    if parts.group.expert_dispatch == "alltoall" or degree == 1 or not used:
+        return _exchange_link(parts, devices, of_a_node)
+
+    def elsewhere(places: float) -> float:
+        return (places - 1.0) * (1.0 - (1.0 - 1.0 / places) ** used)
+
+    inside = parts.group.link_bytes_per_s or parts.devices.training.link_bytes_per_s
+    seconds = elsewhere(degree) / inside
+    if spans and context.node_link_bytes_per_s:
+        seconds = max(seconds, elsewhere(devices / of_a_node) / context.node_link_bytes_per_s)
+    return used * (degree - 1) / degree / seconds
 
 
 def _reference(parts: Parts, actor: TrainedModel) -> TrainedModel:

@@ -77,6 +77,7 @@ def stage_seconds(
     passes: float,
     speed: float,
     longest_stage: float,
+    filling: float,
     beside_s: float,
     overhead_s: float,
     steps: int,
@@ -87,9 +88,9 @@ def stage_seconds(
     """Seconds of a training stage of ``steps`` mini-batches, each of ``count`` micro-batches
     (``lowering.StagePlan``). In a pipeline the first fills it and the others follow by its longest stage
     (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
-    2021, §2.2: with even stages a bubble of (p − 1)/count)."""
+    2021, §2.2: with even stages a bubble of (p − 1)/count, over the interleaved chunks of a stage)."""
     micro = max(passes * forward_s / speed, beside_s) + overhead_s
-    piped = (count - 1) * longest_stage + 1.0
+    piped = count * longest_stage + filling
     return steps * (piped * micro + reduction_s + optimizer_s) + offload_s
 
 

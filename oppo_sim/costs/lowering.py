@@ -11,7 +11,7 @@ from oppo_sim.costs.profile import ForwardOnDevice, RangeCounter
 class StagePlan(NamedTuple):
     """What a stage runs of a model, in numbers that no batch changes. Tokens and seconds of one device.
 
-    seconds = steps · (((count − 1) · longest_stage + 1) · micro + reduction_s + optimizer_s) + offload_s,
+    seconds = steps · ((count · longest_stage + filling) · micro + reduction_s + optimizer_s) + offload_s,
     where a rank's share of a mini-batch is run in ``count`` micro-batches of max(passes · slowest · forward /
     speed, beside_s) + overhead_s seconds each (``formulas.slowest_rank``).
     """
@@ -27,7 +27,9 @@ class StagePlan(NamedTuple):
     pipeline: float = 1.0
     """Stages that a micro-batch goes through, …"""
     longest_stage: float = 1.0
-    """… and the part of its seconds that the busiest takes."""
+    """… the part of its seconds that the busiest takes, …"""
+    filling: float = 0.0
+    """… and the part that passes while the pipeline fills and drains."""
     mini_batches: int = 1
     steps: int = 1
     """Mini-batches of all epochs."""

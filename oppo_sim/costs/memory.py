@@ -33,6 +33,11 @@ def model_parameters(shape: ModelShape, has_head: bool) -> int:
 def adapter_parameters(shape: ModelShape, rank: int) -> int:
     """Of LoRA beside every linear projection but the head: rank × (inputs + outputs) (Hu et al., "LoRA",
     2021, §4.1)."""
+    return rank * projection_widths(shape, shape.num_experts)
+
+
+def projection_widths(shape: ModelShape, num_experts: int) -> int:
+    """Inputs and outputs of every linear projection but the head, with so many experts of a layer."""
     hidden, shared, latent = shape.hidden_size, shape.shared_expert_intermediate_size, shape.moe_latent_size
 
     def mlp(width: int, inputs: int = hidden) -> int:
@@ -40,11 +45,11 @@ def adapter_parameters(shape: ModelShape, rank: int) -> int:
 
     attention = sum(inputs + outputs for inputs, outputs in shape.attention_matrices)
     linear = sum(inputs + outputs for inputs, outputs in shape.linear.matrices)
-    experts = shape.num_experts * mlp(shape.expert_width, shape.expert_input_size)
+    experts = num_experts * mlp(shape.expert_width, shape.expert_input_size)
     experts += (mlp(shared) if shared else 0) + (2 * (hidden + latent) if latent else 0)
     attention = shape.attention_layers * attention + shape.num_linear_layers * linear
     dense = shape.dense_layers * mlp(shape.intermediate_size)
-    return rank * (attention + dense + shape.moe_layers * experts)
+    return attention + dense + shape.moe_layers * experts
 
 
 def weight_bytes(shape: ModelShape, dtype: Dtype, has_head: bool) -> float:

@@ -18,6 +18,8 @@ from oppo_sim.costs.model_shape import ModelShape
 
 _SOFTMAX_BYTES_PER_LOGIT = 24.0
 """Logits in bf16 read, then fp32 copies: cast, softmax and draw (or pick), each read and written."""
+_ADAPTER_VALUES = 4.0
+"""Of an input or output: half of 1 + 6 forward and 5 + 4 backward, as wide as each other."""
 _QUERY_BLOCK = 128.0
 """Queries that share one pass over the keys in a FlashAttention kernel (Dao, "FlashAttention-2", 2023)."""
 
@@ -192,6 +194,21 @@ def layer_groups(
     return tuple(groups)
 
 
+def permuted_group(split: Split, rows: float) -> Group:
+    """Tokens are put in the order of their experts, and back: each copy is read and written twice."""
+    shape = split.shape
+    copies = 4.0 * rows * shape.moe_layers * shape.num_experts_per_tok / split.tensor_parallel
+    return _traffic(split, copies * shape.hidden_size * split.activation_bytes)
+
+
+def adapter_group(split: Split, rows: float, widths: int) -> Group:
+    """Element-wise traffic of a pass with LoRA, beside linear projections of a token with so many inputs and
+    outputs in all. As PEFT writes it: forward an input is read, and an output is written, scaled and added
+    (six values); backward five values of an input and four of an output are moved."""
+    values = _ADAPTER_VALUES * widths / split.tensor_parallel
+    return _traffic(split, rows * values * split.activation_bytes)
+
+
 def _gates(shape: ModelShape) -> float:
     """Values that a token's gates and convolutions read and write beside attention: an output gate, and in
     linear attention the convolution of queries, keys and values, and the output's norm with its gate."""
@@ -305,15 +322,7 @@ def collectives_seconds(split: Split, rows: float) -> float:
     tensor parallelism, four all-to-alls with sequence parallelism (queries, keys, values, attention output:
     Jacobs et al., "DeepSpeed Ulysses", 2023; KV heads are repeated where there are too few), hidden vectors
     to their experts and back, and from each stage of a pipeline to the next."""
-    shape, seconds = split.shape, 0.0
-    if split.tensor_parallel > 1:
-        latency_s, bytes_per_s = split.rates.all_reduce
-        size = rows * shape.hidden_size * split.activation_bytes
-        reduced = shape.num_blocks
-        moved = split.experts_apart and (split.gather is None or split.expert_ranks > 1)
-        if moved and not shape.shared_expert_intermediate_size:
-            reduced -= shape.moe_layers
-        seconds += reduced * (latency_s + size / bytes_per_s)
+    shape, seconds = split.shape, tensor_parallel_seconds(split, rows)
     if split.experts_apart and shape.moe_layers:
         seconds += shape.moe_layers * _expert_exchange_seconds(split, rows)
     if split.sequence_parallel > 1:
@@ -329,6 +338,20 @@ def collectives_seconds(split: Split, rows: float) -> float:
         sent = rows * shape.hidden_size * split.activation_bytes / split.tensor_parallel
         seconds += (split.pipeline_parallel - 1) * (latency_s + sent / bytes_per_s)
     return seconds
+
+
+def tensor_parallel_seconds(split: Split, rows: float) -> float:
+    """Of ``collectives_seconds``, the all-reduces of tensor parallelism."""
+    shape = split.shape
+    if split.tensor_parallel == 1:
+        return 0.0
+    latency_s, bytes_per_s = split.rates.all_reduce
+    size = rows * shape.hidden_size * split.activation_bytes
+    reduced = shape.num_blocks
+    moved = split.experts_apart and (split.gather is None or split.expert_ranks > 1)
+    if moved and not shape.shared_expert_intermediate_size:
+        reduced -= shape.moe_layers
+    return reduced * (latency_s + size / bytes_per_s)
 
 
 def _expert_exchange_seconds(split: Split, rows: float) -> float:
@@ -428,17 +451,32 @@ def forward_terms(
     layer_latency_s: float,
     least_s: float = 0.0,
     host_s: float = 0.0,
+    collectives: float = 1.0,
+    attention: float = 1.0,
+    tp_comm_overlap: bool = False,
 ) -> ForwardTerms:
     """The forward of a model: attention, the groups of ``groups_at(tokens, touched experts)``, collectives,
-    and ``layer_latency_s`` of all layers."""
+    and ``layer_latency_s`` of all layers. ``collectives`` and ``attention`` are factors on the seconds of
+    both. ``tp_comm_overlap``: all-reduces run beside the matrix products."""
     shape = split.shape
-    attention = Terms(prefill_attention(split, 1.0, 0.0), prefill_attention(split, 0.0, 1.0), _NOTHING)
-    terms = (attention, *affine_terms(groups_at))
-    none = collectives_seconds(split, 0.0)
+
+    def attended(tokens: float, pairs: float) -> Group:
+        group = prefill_attention(split, tokens, pairs)
+        return group._replace(
+            arithmetic_s=attention * group.arithmetic_s, memory_s=attention * group.memory_s
+        )
+
+    of_attention = Terms(attended(1.0, 0.0), attended(0.0, 1.0), _NOTHING)
+    terms = (of_attention, *affine_terms(groups_at))
+    none, one = (collectives * collectives_seconds(split, rows) for rows in (0.0, 1.0))
+    if tp_comm_overlap:
+        hidden, reduced = (collectives * tensor_parallel_seconds(split, rows) for rows in (0.0, 1.0))
+        none -= hidden
+        one -= hidden + min(reduced - hidden, sum(per_token.arithmetic_s for _, per_token, _ in terms[1:]))
     return ForwardTerms(
         tuple((*fixed, *per_token, *per_expert) for fixed, per_token, per_expert in terms),
         layer_latency_s + none,
-        collectives_seconds(split, 1.0) - none,
+        one - none,
         least_s,
         host_s,
         shape.num_experts,

@@ -96,11 +96,21 @@ class TrainingDevices(Strict):
     below the link's rate where pages are new, or pinned anew (``docs/costs.md`` has the sources). The host
     link's rate where that is less."""
     memory_utilization: Share = 0.9
-    micro_batch_overhead_s: NonNegative = 0.02
-    """Host and launch time of one forward of one micro-batch; its backward costs twice that."""
-    launch_per_layer_s: NonNegative = 1.4e-3
-    """Of the host, for a layer of a forward: launching its kernels one by one and FSDP's hooks. It bounds a
-    forward of few tokens from below (``docs/costs.md`` has the sources); a backward takes it twice."""
+    micro_batch_overhead_s: NonNegative | None = None
+    """Host and launch time of one forward of one micro-batch; its backward costs twice that. None: 20 ms with
+    ``training.sharding: full``, whose hooks wait between micro-batches, and none without."""
+    launch_per_layer_s: NonNegative | None = None
+    """Of the host, for a layer of a forward: launching its kernels one by one. It bounds a forward of few
+    tokens from below (``docs/costs.md`` has the sources); a backward takes it twice. None: 1.4 ms with
+    ``training.sharding: full`` (transformers' layers, FSDP's hooks), 2.2 ms without (Megatron's)."""
+    tp_comm_overlap: bool = False
+    """All-reduces of tensor parallelism run beside the matrix products (Megatron's field of this name)."""
+    expert_dispatch: Literal["alltoall", "deepep"] = "alltoall"
+    """How tokens get to their experts: a copy to each (Megatron's ``moe_token_dispatcher_type: alltoall``);
+    or one to each node and device that has any of them (DeepEP, HybridEP; ``flex``)."""
+    expert_launch_per_layer_s: NonNegative = 1e-3
+    """What a layer of experts takes the host more: routing, permutations, and waiting for the number of
+    tokens of each expert (experiments/trained)."""
     recompute_memory_factor: Share = 0.5
     recompute_speed_factor: Share = 0.8
     adv_fixed_s: NonNegative = 0.01

@@ -12,17 +12,25 @@ from oppo_sim.costs.device import Device, value_bytes
 from oppo_sim.costs.formulas import added, micro_batches, slowest_rank, stage_seconds
 from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
 from oppo_sim.costs.lowering import Lowering, StagePlan
-from oppo_sim.costs.memory import OPTIMIZER_TRAFFIC_PER_PARAM, MicroBatch, StateBytes, model_parameters
+from oppo_sim.costs.memory import (
+    OPTIMIZER_TRAFFIC_PER_PARAM,
+    MicroBatch,
+    StateBytes,
+    model_parameters,
+    projection_widths,
+)
 from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.operators import (
     ForwardTerms,
     Group,
     Split,
     achievable_rates,
+    adapter_group,
     bounded_groups,
     forward_terms,
     head_groups,
     layer_groups,
+    permuted_group,
 )
 from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.training_config import REFIT_SCALING, RESHARD_SCALING, TrainingConfig, sync_rate
@@ -60,10 +68,21 @@ class _Stage(NamedTuple):
     plan: StagePlan
     recomputed: float = 0.0
     """Forwards of a micro-batch that are run again, which take the device and are no work."""
+    collectives: float = 1.0
+    """Of a pass, over those of a forward: a backward of two passes has those of one."""
+    attention: float = 1.0
+    """Seconds of a pass, likewise."""
 
 
 _REDUCED_BYTES = 4.0
 """Of a gradient that is reduced in float32."""
+_BACKWARD_ATTENTION = 2.9
+"""Seconds of a forward: five products for two, of which the kernels make 0.85 as many a second
+(FlashAttention of 8,192 tokens on B200: 0.775 and 2.274 ms, Dao-AILab/flash-attention#2280)."""
+_LAUNCH_FSDP_S, _LAUNCH_MEGATRON_S = 1.4e-3, 2.2e-3
+"""Of a layer and forward: four logs of verl, and four of slime (docs/costs.md)."""
+_HOOKS_S = 0.02
+"""Of a micro-batch's forward with FSDP or ZeRO-3."""
 _ADV = 3
 """Place of the stage without a model."""
 
@@ -112,7 +131,9 @@ class RooflineTraining:
         default=None, init=False, repr=False, compare=False
     )
     _splits: dict[int, Split] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _forwards: dict[int, ForwardTerms] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _forwards: dict[tuple[int, float, float], ForwardTerms] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def peak(self) -> Peak | None:
@@ -191,7 +212,7 @@ class RooflineTraining:
             elif stage is None:
                 to.linear_stage()
             else:
-                to.roofline_stage(stage.plan, self._forward_terms(stage.model))
+                to.roofline_stage(stage.plan, self._forward_terms(stage))
         to.training_group(self.sync_seconds(), self._data_parallel, self.num_gpus)
 
     def _computed_stages(self, batch: BatchShape) -> tuple[_Part, ...]:
@@ -253,10 +274,15 @@ class RooflineTraining:
                 training.pipeline_parallel,
                 training.expert_parallel,
                 training.expert_tensor_parallel,
-                between(self.expert_link_bytes_per_s),
+                self._expert_collective(rates.all_to_all),
                 between(self.sequence_link_bytes_per_s),
             )
         return self._splits[id(model)]
+
+    def _expert_collective(self, inside: Collective) -> Collective:
+        """Each copy once through the link inside a node, unless told otherwise, and that may be faster."""
+        told = self.expert_link_bytes_per_s
+        return inside if told is None else inside._replace(bytes_per_s=told * self._achieved.link)
 
     def _gather_seconds(self, model: TrainedModel) -> float:
         """Ring all-gather (or reduce-scatter) of the weights over d ranks, (d−1)/d through the slower of the
@@ -300,11 +326,13 @@ class RooflineTraining:
 
     def _micro_batches(
         self, model: TrainedModel, held: MicroBatch
-    ) -> tuple[int, float, float, float, float, float]:
+    ) -> tuple[int, float, float, float, float, float, float]:
         """The fields of ``StagePlan`` that say what a micro-batch runs."""
         padded = 0.0 if model.remove_padding else float(self.longest)
         spread = self._spread(model) if held.rollouts else 0.0
-        return *held, padded, spread, float(self.training.pipeline_parallel), self._longest_stage(model)
+        longest = self._longest_stage(model)
+        filling = (1.0 - longest) / self.training.virtual_pipeline_parallel
+        return *held, padded, spread, float(self.training.pipeline_parallel), longest, filling
 
     def _longest_stage(self, model: TrainedModel) -> float:
         """Share of a forward that the busiest stage of a pipeline takes: layers are divided evenly, and the
@@ -320,26 +348,45 @@ class RooflineTraining:
     def _head(self, model: TrainedModel, tokens: float) -> tuple[Group, ...]:
         return head_groups(self._split(model), tokens, normalised=True) if model.has_head else ()
 
-    def _forward_terms(self, model: TrainedModel) -> ForwardTerms:
-        """The forward of a micro-batch."""
-        if id(model) not in self._forwards:
+    def _forward_terms(self, stage: _Stage) -> ForwardTerms:
+        """One pass of a micro-batch."""
+        model, shape = stage.model, stage.model.shape
+        key = id(model), stage.collectives, stage.attention
+        if key not in self._forwards:
             split = self._split(model)
-            self._forwards[id(model)] = forward_terms(
+            widths = projection_widths(shape, shape.num_experts_per_tok)
+            self._forwards[key] = forward_terms(
                 split,
                 lambda tokens, touched: (
                     *layer_groups(split, tokens, touched, fused=self.devices.fused_kernels),
+                    *((permuted_group(split, tokens),) if shape.moe_layers else ()),
+                    *((adapter_group(split, tokens, widths),) if model.adapters else ()),
                     *bounded_groups(split, tokens, decode=False),
                     *self._head(model, tokens),
                 ),
-                model.shape.block_pairs * self._achieved.layer_latency_s,
+                shape.block_pairs * self._achieved.layer_latency_s,
+                collectives=stage.collectives,
+                attention=stage.attention,
+                tp_comm_overlap=self.devices.tp_comm_overlap,
             )
-        return self._forwards[id(model)]
+        return self._forwards[key]
 
     def _launches(self, model: TrainedModel) -> float:
         """Seconds of the host for the layers of a forward, whatever its tokens. Adapters launch four kernels
         (two products, a scale, a sum) beside each of seven projections, as many again as the layer."""
         adapted = 1.0 if model.adapters is None else 2.0
-        return adapted * model.shape.block_pairs * self.devices.launch_per_layer_s
+        launch = self.devices.launch_per_layer_s
+        if launch is None:
+            launch = _LAUNCH_FSDP_S if self.training.sharding == "full" else _LAUNCH_MEGATRON_S
+        of_layers = adapted * model.shape.block_pairs * launch
+        return of_layers + model.shape.moe_layers * self.devices.expert_launch_per_layer_s
+
+    @property
+    def _overhead_s(self) -> float:
+        """Of a forward of a micro-batch."""
+        if self.devices.micro_batch_overhead_s is not None:
+            return self.devices.micro_batch_overhead_s
+        return _HOOKS_S if self.training.sharding == "full" else 0.0
 
     def _forward(self, model: TrainedModel) -> _Stage:
         # A fully sharded model gathers the next layer while it computes this one.
@@ -347,7 +394,7 @@ class RooflineTraining:
         plan = StagePlan(
             *self._micro_batches(model, model.inference_micro_batch),
             beside_s=max(gather + model.streamed_bytes / self._host_link(), self._launches(model)),
-            overhead_s=self.training.pipeline_parallel * self.devices.micro_batch_overhead_s,
+            overhead_s=self.training.pipeline_parallel * self._overhead_s,
             offload_s=self._out_and_in(model.state.parameters if self.training.param_offload else 0.0),
         )
         return _Stage(model, plan)
@@ -380,15 +427,15 @@ class RooflineTraining:
             beside_s=max(
                 (2.0 + reduced) * gather if sharded else 0.0, (passes + recomputed) * self._launches(model)
             ),
-            overhead_s=training.pipeline_parallel
-            * (passes + recomputed)
-            * self.devices.micro_batch_overhead_s,
+            overhead_s=training.pipeline_parallel * (passes + recomputed) * self._overhead_s,
             reduction_s=0.0 if sharded else 2.0 * reduced * gather,
             optimizer_s=step_bytes / (self.device.hbm_bytes_per_s * self._achieved.memory),
             optimizer_bytes=step_bytes,
             offload_s=self._offload_seconds(model.state),
         )
-        return _Stage(model, plan, recomputed)
+        run = passes + recomputed
+        attention = (1.0 + recomputed + _BACKWARD_ATTENTION) / run
+        return _Stage(model, plan, recomputed, (2.0 + recomputed) / run, attention)
 
     def _part(self, stage: _Stage, batch: BatchShape) -> _Part:
         """A stage of a batch."""
@@ -399,7 +446,7 @@ class RooflineTraining:
         padded = plan.padded_tokens > 0.0
         run_tokens = plan.padded_tokens * rollouts if padded else tokens
         count = micro_batches(run_tokens, rollouts, plan.micro_batch, plan.micro_batch_rollouts)
-        forward = self._forward_terms(stage.model)
+        forward = self._forward_terms(stage)
         one_s, one = forward.at(run_tokens / count, pairs / count)
         # Padding takes the device and is no work.
         work = forward.at(tokens / count, pairs / count)[1] if padded else one
@@ -410,6 +457,7 @@ class RooflineTraining:
             plan.passes,
             plan.speed,
             plan.longest_stage,
+            plan.filling,
             plan.beside_s,
             plan.overhead_s,
             plan.steps,

@@ -163,6 +163,9 @@ class TrainingConfig(Strict):
     pipeline_parallel: Count = 1
     """Stages that the layers are divided among, each on devices of its own (Megatron's
     ``pipeline_model_parallel_size``); micro-batches go through them one after the other."""
+    virtual_pipeline_parallel: Count = 1
+    """Chunks of layers that a stage has, which shorten the filling of the pipeline (Megatron's
+    ``virtual_pipeline_model_parallel_size``)."""
     sequence_parallel: Count = 1
     """Devices that share the tokens of a sequence, heads divided in attention (Ulysses)."""
     expert_parallel: Count = 1
@@ -223,6 +226,11 @@ class TrainingConfig(Strict):
             )
         if self.num_gpus is not None:
             self.check_expert_devices(self.num_gpus)
+        if self.virtual_pipeline_parallel > 1 and self.pipeline_parallel == 1:
+            raise ValueError(
+                f"virtual_pipeline_parallel {self.virtual_pipeline_parallel} needs pipeline_parallel of 2 or"
+                " more: there is no pipeline to interleave"
+            )
         if self.pipeline_parallel > 1 and self.sharding == "full":
             raise ValueError(
                 "sharding: full gathers every layer on every device, and pipeline_parallel"

@@ -173,6 +173,7 @@ def roofline_stage(s: State, stage: Any, tokens: float, pairs: float, rollouts: 
         stage.passes,
         stage.speed,
         stage.longest_stage,
+        stage.filling,
         stage.beside_s,
         stage.overhead_s,
         stage.steps,

@@ -240,8 +240,8 @@ PART = _record(
 """One forward: see ``cost_tables``. ``memory``, ``arithmetic``: its demand, where that is fixed."""
 STAGE = _record(
     "kind part micro_batch mini_batches steps grid_at grid_count values_at",
-    "micro_batch_rollouts padded_tokens spread pipeline longest_stage fixed per_token per_pair passes speed"
-    " beside_s overhead_s reduction_s optimizer_s optimizer_bytes offload_s factor added_s",
+    "micro_batch_rollouts padded_tokens spread pipeline longest_stage filling fixed per_token per_pair passes"
+    " speed beside_s overhead_s reduction_s optimizer_s optimizer_bytes offload_s factor added_s",
 )
 """One training stage: see ``cost_tables``."""
 

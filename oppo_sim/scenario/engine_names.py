@@ -30,6 +30,10 @@ SAME: dict[str, tuple[str, ...]] = {
         f"{_VERL}.actor.megatron.pipeline_model_parallel_size",
         "pipeline_model_parallel_size",
     ),
+    "training.virtual_pipeline_parallel": (
+        f"{_VERL}.actor.megatron.virtual_pipeline_model_parallel_size",
+        "virtual_pipeline_model_parallel_size",
+    ),
     "training.expert_parallel": (
         f"{_VERL}.actor.megatron.expert_model_parallel_size",
         "expert_model_parallel_size",

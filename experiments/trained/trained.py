@@ -28,7 +28,7 @@ from oppo_sim.costs.context import CostContext  # noqa: E402
 from oppo_sim.costs.devices import find_device  # noqa: E402
 from oppo_sim.costs.interface import BatchShape  # noqa: E402
 from oppo_sim.costs.model_shape import ModelShape  # noqa: E402
-from oppo_sim.costs.models import find_model  # noqa: E402
+from oppo_sim.costs.models import find_model, plain_shape  # noqa: E402
 from oppo_sim.costs.roofline_config import RooflineCostConfig  # noqa: E402
 from oppo_sim.costs.training_config import TrainingConfig  # noqa: E402
 from oppo_sim.errors import OppoError  # noqa: E402
@@ -45,24 +45,14 @@ ENOUGH_BYTES: Final = 1e14
 """Of a device: these ran, whatever our memory formulas say of them."""
 
 
-def _plain(layers: int, hidden: int, mlp: int, heads: int, kv_heads: int, vocab: int, **more: Any) -> Any:
-    return ModelShape(
-        num_hidden_layers=layers,
-        hidden_size=hidden,
-        intermediate_size=mlp,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        vocab_size=vocab,
-        **more,
-    )
-
-
 LATER: Final = "dgxc interleaved"
 """Source of configurations that were added after the second scoring, of no half."""
 SHAPES: Final = {
-    "llama-3.1-405b": _plain(126, 16384, 53248, 128, 8, 128256),
-    "nemotron-4-15b": _plain(32, 6144, 24576, 48, 8, 256000, gated_mlp=False),
-    "grok-1": _plain(64, 6144, 32768, 48, 8, 131072, num_experts=8, num_experts_per_tok=2),
+    "llama-3.1-405b": plain_shape(126, 16384, 53248, 128, 8, 128256),
+    "nemotron-4-15b": plain_shape(32, 6144, 24576, 48, 8, 256000, gated_mlp=False),
+    "nemotron-4-340b": plain_shape(96, 18432, 73728, 96, 8, 256000, gated_mlp=False),
+    "gpt3-175b": plain_shape(96, 12288, 49152, 96, 96, 51200, gated_mlp=False),
+    "grok-1": plain_shape(64, 6144, 32768, 48, 8, 131072, num_experts=8, num_experts_per_tok=2),
 }
 """From their papers and configurations; others are presets."""
 

@@ -45,8 +45,8 @@ ENOUGH_BYTES: Final = 1e14
 """Of a device: these ran, whatever our memory formulas say of them."""
 
 
-LATER: Final = "dgxc interleaved"
-"""Source of configurations that were added after the second scoring, of no half."""
+LATER: Final = ("dgxc interleaved", "dgxc finetuning")
+"""Sources of configurations that were added after the second scoring, of no half."""
 SHAPES: Final = {
     "llama-3.1-405b": plain_shape(126, 16384, 53248, 128, 8, 128256),
     "nemotron-4-15b": plain_shape(32, 6144, 24576, 48, 8, 256000, gated_mlp=False),
@@ -60,7 +60,7 @@ SHAPES: Final = {
 def rows() -> pd.DataFrame:
     """Configurations with their measured seconds, with the half that their model is of."""
     table = pd.read_csv(FOLDER / "rows.csv")
-    later = table["source"] == LATER
+    later = table["source"].isin(LATER)
     table["half"] = table["model"].map(half_of).mask(later, "later")
     table["kind"] = ["dense" if routing == "dense" else "experts" for routing in table["routing"]]
     return table

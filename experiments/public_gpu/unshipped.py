@@ -58,6 +58,11 @@ _ASYCN = (
     "clip_low0.3_high0.3_seed0",
     "clip_low0.2_high0.2_seed1",
     "sigfrac_cfixed_lr1.25e-5_slowema_ret0.95_alpharlim0.05",
+    "a2q_vanilla_lr3.1e-6_seed0",
+    "sigfrac_cfixed_lr1.25e-5_alpharlim0.05",
+    "sigfrac_cfixed_lr1.25e-5_slowema_ret0.98",
+    "clip_low0.4_high0.4_seed42",
+    "a2q_prompt_only_pr95_pp90_lr3.1e-6_seed1",
 )
 """Of 31 runs of a hundred steps or more the ten whose names come first by sha256("public_gpu/1:" + name)."""
 _LATER_H20 = ("m20_grpo", "m20_gspo", "b_gspo", "e_drgrpo_scaled", "r1_grpo")

@@ -148,6 +148,18 @@ def test_adapters_double_the_launches_of_a_layer() -> None:
     assert times.update_actor == pytest.approx(2 * (200.0 * layers + 0.25))
 
 
+def test_an_entropy_beside_old_log_probabilities_moves_thirty_bytes_a_logit() -> None:
+    slow = TOY.model_copy(update={"hbm_bytes_per_s": 1e3})
+    group = tiny(config(), slow)
+    without = dataclasses.replace(
+        group, devices=EXACT.model_copy(update={"old_log_prob_entropy": False})
+    ).stage_times(SMALL)
+    times = group.stage_times(SMALL)
+    assert times.old_log_prob - without.old_log_prob == pytest.approx(8 * 32 * 30 / 1e3)
+    assert without.old_log_prob == times.ref == without.ref
+    assert times.update_actor == without.update_actor
+
+
 def test_adapters_read_and_write_beside_each_projection() -> None:
     slow = TOY.model_copy(update={"hbm_bytes_per_s": 1e4})
     shape = TINY.model_copy(update={"num_hidden_layers": 1})

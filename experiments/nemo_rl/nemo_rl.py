@@ -124,6 +124,7 @@ def scenario_of(row: Any, lengths: Path) -> Scenario:
                 "gpu_memory_utilization": row.gpu_memory_utilization,
                 "sleep_mode": not apart,
             },
+            "training": {"old_log_prob_entropy": False},
         },
         "policy": {"name": "async", "max_staleness": row.max_staleness} if apart else "sequential",
     })  # fmt: skip

@@ -409,6 +409,7 @@ def nemo_rl_b200() -> dict[str, Any]:
             "ref_model": GEMMA_3_1B,
             "reward_model": {"kind": "verifier"},
             "rollout": _eager_engine(1, 0.6),
+            "training": {"old_log_prob_entropy": False},
         },
         "policy": "sequential",
     }

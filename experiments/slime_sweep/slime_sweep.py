@@ -118,6 +118,7 @@ def scenario_of(run: Run, folder: Path) -> Scenario:
                 "gpu_memory_utilization": 0.8,
                 "sleep_mode": run.colocated,
             },
+            "training": {"old_log_prob_entropy": False},
         },
         "policy": "sequential" if run.colocated else "one-step-off",
     })  # fmt: skip

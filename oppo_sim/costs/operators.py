@@ -18,6 +18,9 @@ from oppo_sim.costs.model_shape import ModelShape
 
 _SOFTMAX_BYTES_PER_LOGIT = 24.0
 """Logits in bf16 read, then fp32 copies: cast, softmax and draw (or pick), each read and written."""
+_ENTROPY_BYTES_PER_LOGIT = 30.0
+"""Likewise of an entropy: its softmax, a product with the logits, two sums. Counted 34 where each operator
+runs alone in fp32 on logits in bf16; logs of verl show 32 (docs/costs.md)."""
 _ADAPTER_VALUES = 4.0
 """Of an input or output: half of 1 + 6 forward and 5 + 4 backward, as wide as each other."""
 _QUERY_BLOCK = 128.0
@@ -285,6 +288,12 @@ def head_groups(split: Split, rows: float, normalised: bool) -> tuple[Group, ...
     head = Group(flops / split.rates.head, traffic / split.rates.memory, flops, traffic)
     softmax = _traffic(split, rows * shape.vocab_size * _SOFTMAX_BYTES_PER_LOGIT / tp)
     return (head, softmax) if normalised else (head,)
+
+
+def entropy_group(split: Split, rows: float) -> Group:
+    """The entropy over the vocabulary, for ``rows`` tokens."""
+    logits = rows * split.shape.vocab_size / split.tensor_parallel
+    return _traffic(split, logits * _ENTROPY_BYTES_PER_LOGIT)
 
 
 def decode_attention(split: Split, context: float, traffic_factor: float) -> Group:

@@ -103,6 +103,8 @@ class TrainingDevices(Strict):
     """Of the host, for a layer of a forward: launching its kernels one by one. It bounds a forward of few
     tokens from below (``docs/costs.md`` has the sources); a backward takes it twice. None: 1.4 ms with
     ``training.sharding: full`` (transformers' layers, FSDP's hooks), 2.2 ms without (Megatron's)."""
+    old_log_prob_entropy: bool = True
+    """``old_log_prob`` computes the entropy over the vocabulary, too, as verl's does."""
     tp_comm_overlap: bool = False
     """All-reduces of tensor parallelism run beside the matrix products (Megatron's field of this name)."""
     expert_dispatch: Literal["alltoall", "deepep"] = "alltoall"

@@ -27,6 +27,7 @@ from oppo_sim.costs.operators import (
     achievable_rates,
     adapter_group,
     bounded_groups,
+    entropy_group,
     forward_terms,
     head_groups,
     layer_groups,
@@ -72,6 +73,7 @@ class _Stage(NamedTuple):
     """Of a pass, over those of a forward: a backward of two passes has those of one."""
     attention: float = 1.0
     """Seconds of a pass, likewise."""
+    entropy: bool = False
 
 
 _REDUCED_BYTES = 4.0
@@ -131,7 +133,7 @@ class RooflineTraining:
         default=None, init=False, repr=False, compare=False
     )
     _splits: dict[int, Split] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _forwards: dict[tuple[int, float, float], ForwardTerms] = field(
+    _forwards: dict[tuple[int, float, float, bool], ForwardTerms] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -228,7 +230,9 @@ class RooflineTraining:
         run = stages_run(self.training)
         separate = self.training.critic == "separate"
         return (
-            self._forward(self.actor) if run.old_log_prob else None,
+            self._forward(self.actor)._replace(entropy=self.devices.old_log_prob_entropy)
+            if run.old_log_prob
+            else None,
             self._forward(self.ref) if run.ref else None,
             self._forward(self.critic if separate else self.actor) if run.values else None,
             None,
@@ -351,7 +355,7 @@ class RooflineTraining:
     def _forward_terms(self, stage: _Stage) -> ForwardTerms:
         """One pass of a micro-batch."""
         model, shape = stage.model, stage.model.shape
-        key = id(model), stage.collectives, stage.attention
+        key = id(model), stage.collectives, stage.attention, stage.entropy
         if key not in self._forwards:
             split = self._split(model)
             widths = projection_widths(shape, shape.num_experts_per_tok)
@@ -363,6 +367,7 @@ class RooflineTraining:
                     *((adapter_group(split, tokens, widths),) if model.adapters else ()),
                     *bounded_groups(split, tokens, decode=False),
                     *self._head(model, tokens),
+                    *((entropy_group(split, tokens),) if stage.entropy else ()),
                 ),
                 shape.block_pairs * self._achieved.layer_latency_s,
                 collectives=stage.collectives,

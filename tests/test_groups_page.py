@@ -20,7 +20,7 @@ def test_sharing_long_prompts_moves_the_best_split(tmp_path: Path, monkeypatch: 
     assert run([*shlex.split(command)[1:], "--no-figures"]) == 0
     points = pd.read_parquet("shared/points.parquet").set_index("cluster.split")
     text = PAGE.read_text(encoding="utf-8")
-    for shared, best, told in ((False, 3, "best (23.0 s"), (True, 2, "shorter (19.2 s")):
+    for shared, best, told in ((False, 3, "best (22.2 s"), (True, 2, "shorter (18.6 s")):
         seconds = points.loc[points["rollout.enable_prefix_caching"] == shared, "step_s"]
         assert seconds.idxmin() == f"rollout:{best}xTP1 scoring:cpu training:{8 - best}"
         assert told in text

@@ -91,7 +91,7 @@ ROWS = (
         "6",
         "long prompts, prefilled once a group",
         f"oppo sweep grpo-h200x8 {LONG_PROMPTS} --set group_size=16 --set dynamic_sampling.enable=false"
-        " --set 'policy={name: async, max_staleness: 1}' --set training.gradient_checkpointing=true"
+        " --set 'policy={name: async, max_staleness: 1}'"
         f" --grid {SPLITS} --seeds 2 --steps 16 --draws 0",
         "--set rollout.enable_prefix_caching=false",
     ),

@@ -326,6 +326,14 @@ DIFFERENCE: Final = _row(
 DIFFERENCE_LOW, DIFFERENCE_HIGH = _row.interval("difference", DIFFERENCE)
 # Those with draws of the machine (docs/sweep.md says which).
 DIFFERENCE_BOTH_LOW, DIFFERENCE_BOTH_HIGH = _row.interval("difference_both", DIFFERENCE, _BOTH)
+DIFFERENCE_WIDEST: Final = _row(
+    "difference_widest",
+    "",
+    "the term, or placement, that widens the machine's interval of the difference most",
+)
+DIFFERENCE_WIDEST_SHARE: Final = _row(
+    "difference_widest_share", "share", "of the variance of the log difference"
+)
 STATUS: Final = _row("status", "", "ok, failed or stopped (clearly worse after some seeds)")
 ERROR: Final = _row("error", "", "why it failed")
 SEEDS: Final = _row("seeds", "runs", "that the row rests on")

@@ -42,6 +42,7 @@ from oppo_sim.report.ranges import (
     few_seeds_sentence,
     machine_sentence,
     over_words,
+    placement_sentence,
     widest_sentence,
 )
 from oppo_sim.report.sweep_figures import HEAT, figures_of
@@ -168,6 +169,10 @@ def _machine(sweep: SweepFolder, best: int) -> list[str]:
             f"Of the {count} that could be the best, this one is in {share} of the"
             f" draws{'; ' if widest else ''}{widest}."
         )
+    if sweep.points.has(c.DIFFERENCE_WIDEST_SHARE):
+        others = table.drop(table.index[best])[[c.DIFFERENCE_WIDEST, c.DIFFERENCE_WIDEST_SHARE]]
+        between = placement_sentence(others.itertuples(index=False, name=None))
+        found += [f"{capital(between)}."] if between else []
     return found
 
 

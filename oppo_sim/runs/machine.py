@@ -17,8 +17,11 @@ from oppo_sim.costs.uncertainty import EXACT as EXACT_DRAWS
 from oppo_sim.costs.uncertainty import machine_draws
 from oppo_sim.errors import check_count
 from oppo_sim.results.summary import gpu_hours
+from oppo_sim.runs.placement import PLACEMENT, placement_factor
 from oppo_sim.runs.ranges import FULL_DRAWS, Ends, machine_interval
+from oppo_sim.runs.request import RunResult
 from oppo_sim.scenario.build import Setup, cost_context
+from oppo_sim.scenario.cluster import Split
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -43,6 +46,13 @@ class Machine:
     """A file of draws, priors, or nothing is unknown."""
     sentence: str
     """What intervals of the machine rest on; empty: nobody asked for draws."""
+    placement: tuple[float, ...] = ()
+    """On another split of the GPUs than the costs were told for: what all seconds are times what the draw
+    says, one factor a draw; empty: on that split."""
+
+    def placed(self, result: RunResult, number: int) -> RunResult:
+        """A run on draw ``number``, as long as it is on this split."""
+        return result.slower(self.placement[number % len(self.placement)]) if self.placement else result
 
     def record(self) -> dict[str, Any]:
         """For manifests."""
@@ -55,14 +65,22 @@ class Machine:
         table = pd.DataFrame([dict(terms) for terms in self.draws], columns=list(CostTerms.model_fields))
         return table.loc[:, table.nunique() > 1]
 
+    def frame_against(self, other: "Machine") -> "pd.DataFrame":
+        """The same for differences from runs on ``other``: with ``placement``, where the splits differ."""
+        table = self.frame()
+        here, there = (each.placement or (1.0,) * len(self.draws) for each in (self, other))
+        if here != there and len(here) == len(there):
+            table[PLACEMENT] = [own / its for own, its in zip(here, there, strict=True)]
+        return table
+
 
 EXACT: Final = Machine((), "given", "")
 """Nobody asked for draws."""
 
 
-def machine_of(scenario: Scenario, count: int) -> Machine:
+def machine_of(scenario: Scenario, count: int, told_for: Split | None = None) -> Machine:
     """``count`` draws of the machine of a scenario, the same at every call; as many as its file has, where it
-    has fewer. 0: none.
+    has fewer. 0: none. ``told_for``: the split of the GPUs that its costs were told for; None: its own.
 
     Raises OppoError for a count out of range and a file of draws that cannot be used.
     """
@@ -74,16 +92,22 @@ def machine_of(scenario: Scenario, count: int) -> Machine:
     if not draws:
         why = f"costs.draws {EXACT_DRAWS}" if costs.draws else f"costs.kind {costs.kind} has no priors"
         return Machine((), "given", f"the machine is taken as given ({why})")
+    placement: tuple[float, ...] = ()
+    if told_for is not None and scenario.split != told_for:
+        placement = tuple(
+            placement_factor(scenario.split, told_for, number, scenario.seed) for number in range(len(draws))
+        )
     few = "" if len(draws) >= FULL_DRAWS else f"; a range of 95 % takes {FULL_DRAWS} draws"
     if costs.draws is not None:
         few = few or (f"; {count} were asked, it has no more" if len(draws) < count else "")
         said = f"ranges use {len(draws)} fitted draws of the machine ({costs.draws}){few}"
-        return Machine(draws, "fitted", said)
+        return Machine(draws, "fitted", said, placement)
     return Machine(
         draws,
         "priors",
         "ranges use priors of the machine, nothing was fitted: `oppo fit` on a log of 20 steps would narrow"
         f" them{few}",
+        placement,
     )
 
 

@@ -171,6 +171,15 @@ def range_columns(
     }
 
 
+def between_columns(shares: Mapping[str, float]) -> dict[str, float | str | None]:
+    """Columns of a row beside the best one; ``shares``: as ``explained``, of its difference."""
+    widest = next(iter(shares), None)
+    return {
+        c.DIFFERENCE_WIDEST: widest,
+        c.DIFFERENCE_WIDEST_SHARE: nan if widest is None else shares[widest],
+    }
+
+
 def _at(ordered: Sequence[float], place: float) -> float:
     """Counted from 0."""
     low = min(int(place), len(ordered) - 2)

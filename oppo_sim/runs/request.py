@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from oppo_sim.costs.terms import CostTerms
+from oppo_sim.runs.placement import slower
 from oppo_sim.scenario.schema import Scenario
 
 ACTUAL: Final = "actual"
@@ -79,6 +80,12 @@ class RunResult:
     error: str | None = None
     seconds: float = field(default=0.0, compare=False)
     """Real seconds that it took, for estimates; no part of the result."""
+
+    def slower(self, factor: float) -> "RunResult":
+        """The same with all its simulated seconds ``factor`` times as long."""
+        if factor == 1.0 or self.totals is None:
+            return self
+        return replace(self, totals=slower(self.totals, factor))
 
 
 Finished = list[tuple[RunRequest, RunResult]]

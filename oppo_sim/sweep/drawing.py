@@ -50,13 +50,17 @@ def draw_points(
         for number in group:
             found[number] = replace(
                 found[number],
-                drawn=tuple(result(run.key) for run, _ in runs[number]),
-                drawn_baselines=tuple(result(base.key) for _, base in runs[number]),
+                drawn=_placed(plans[number], [result(run.key) for run, _ in runs[number]]),
+                drawn_baselines=_placed(plans[number], [result(base.key) for _, base in runs[number]]),
             )
         region = ranked(found, objective).region
         if not any(number in region for number in group if number != best):
             break
     return found
+
+
+def _placed(plan: Resolved, runs: Sequence[RunResult]) -> tuple[RunResult, ...]:
+    return tuple(plan.machine.placed(run, draw) for draw, run in enumerate(runs))
 
 
 def _seed(point: PointRuns, draw: int) -> int:

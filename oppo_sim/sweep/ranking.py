@@ -11,6 +11,7 @@ from oppo_sim.runs.machine import EXACT, Machine
 from oppo_sim.runs.ranges import (
     Gain,
     best_shares,
+    between_columns,
     both,
     explained,
     freed,
@@ -151,7 +152,10 @@ def ranked(points: Sequence[PointRuns], objective: str, practical: float = 0.0) 
             else alike(losses[number], losses[best])
         )
     ]
-    rows = {number: _drawn_row(points[number], at_point[number], found) for number, found in drawn.items()}
+    rows = {
+        number: _drawn_row(points[number], at_point[number], found, points[best].machine)
+        for number, found in drawn.items()
+    }
     real_drawn = {number: points[number].drawn_losses(objective) for number in drawn if number in real}
     shares = best_shares({number: [[each] for each in found] for number, found in real_drawn.items()})
     for number, share in shares.items():
@@ -169,21 +173,25 @@ def _drawn_ratios(
     return {number: freed(_over(found, there), at_point[number]) for number, found in drawn.items() if found}
 
 
-def _drawn_row(point: PointRuns, at_point: Sequence[float], drawn: Sequence[float]) -> dict[str, Any]:
+def _drawn_row(
+    point: PointRuns, at_point: Sequence[float], drawn: Sequence[float], best: Machine
+) -> dict[str, Any]:
     difference, *ends = ratio_interval(at_point)
-    between = both(difference, (ends[0], ends[1]), machine_interval(drawn))
-    differences = {
-        c.DIFFERENCE_BOTH_LOW: between[0] - 1.0,
-        c.DIFFERENCE_BOTH_HIGH: between[1] - 1.0,
-    }
+    low, high = both(difference, (ends[0], ends[1]), machine_interval(drawn))
+    differences = {c.DIFFERENCE_BOTH_LOW: low - 1.0, c.DIFFERENCE_BOTH_HIGH: high - 1.0}
     pairs = point.drawn_pairs
     if not pairs:  # an exact machine: draws of the effect of staleness alone
-        return {**differences, c.MACHINE_WIDEST: ""}
+        return {**differences, c.MACHINE_WIDEST: "", c.DIFFERENCE_WIDEST: ""}
     per_rollout, per_token = (_gain(point, name) for name in (c.S_PER_ROLLOUT, c.S_PER_TOKEN))
     steps = freed([run[c.TIMING_STEP] for run, _ in pairs], [run[c.TIMING_STEP] for run in point.totals])
     whole = len(point.machine.draws) == len(pairs)
     shares = explained(point.machine.frame(), per_rollout.drawn) if whole else {}
-    return {**range_columns(per_rollout, per_token, steps, shares), **differences}
+    between = explained(point.machine.frame_against(best), drawn) if whole else {}
+    return {
+        **range_columns(per_rollout, per_token, steps, shares),
+        **differences,
+        **between_columns(between),
+    }
 
 
 def _gain(point: PointRuns, name: str) -> Gain:

@@ -13,10 +13,11 @@ from oppo_sim.policies.registry import BASELINE, SHIPPED
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.evaluate import checked_request
 from oppo_sim.runs.machine import EXACT, Machine, machine_of
+from oppo_sim.runs.placement import placement_factor
 from oppo_sim.runs.request import RunRequest
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.build import cost_context, policy_settings_of
-from oppo_sim.scenario.cluster import AUTO, SPLIT_NAMES
+from oppo_sim.scenario.cluster import AUTO, SPLIT_NAMES, Split
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.problems import allowed_fields, unknown_field
 from oppo_sim.scenario.schema import Scenario, model_schema
@@ -53,6 +54,8 @@ class Resolved:
     """What is unknown about its machine."""
     learning: Learning = ONE_STEP
     """How far it has to go to the target reward."""
+    factor: float = 1.0
+    """Of ``placement`` on all its seconds, where the scenario is itself a draw of the machine."""
 
     def on_draw(self, number: int, seed: int) -> tuple[RunRequest, RunRequest]:
         """Run and baseline on a draw of the machine; as given where nothing is unknown."""
@@ -67,16 +70,24 @@ class Resolver:
     """Resolves the points of one sweep; keeps what they share while it does."""
 
     def __init__(
-        self, scenario: Scenario, *, steps: int | None = None, seeds: int = 1, draws: int = 0
+        self,
+        scenario: Scenario,
+        *,
+        steps: int | None = None,
+        seeds: int = 1,
+        draws: int = 0,
+        drawn: int | None = None,
     ) -> None:
         """``steps``: training steps of every run; None: as each point's scenario says. ``seeds``: how many
-        each point will have; ``draws``: of its machine, at most."""
+        each point will have; ``draws``: of its machine, at most; ``drawn``: the scenario is itself this draw
+        of a machine, exact. Its costs were told for its own split of the GPUs."""
         self._base = scenario
         self._plain = scenario.to_plain()
         self._steps = steps
         self._seeds = seeds
         self._draws = draws
-        self._machines: dict[tuple[str, CostContext], Machine] = {}
+        self._drawn = drawn
+        self._machines: dict[tuple[str, CostContext, Split], Machine] = {}
         self._switched: dict[str, dict[str, Any]] = {}
 
     def resolve(self, values: Mapping[str, Any]) -> Resolved:
@@ -93,13 +104,16 @@ class Resolver:
         baseline = replace(request, policy=BASELINE, settings=json.dumps(settings, sort_keys=True), source="")
         oracle, machine = setup.policy_factory().oracle, self._machine(scenario)
         learning = learning_of(scenario.rewards, setup.steps)
-        return Resolved(request, baseline, label, setup.warnings, oracle, machine, learning)
+        factor = 1.0
+        if self._drawn is not None:
+            factor = placement_factor(scenario.split, self._base.split, self._drawn, scenario.seed)
+        return Resolved(request, baseline, label, setup.warnings, oracle, machine, learning, factor)
 
     def _machine(self, scenario: Scenario) -> Machine:
         """Kept by what it depends on: most points of a sweep share it."""
-        key = json.dumps(scenario.costs.to_plain()), cost_context(scenario)
+        key = json.dumps(scenario.costs.to_plain()), cost_context(scenario), scenario.split
         if key not in self._machines:
-            self._machines[key] = machine_of(scenario, self._draws)
+            self._machines[key] = machine_of(scenario, self._draws, self._base.split)
         return self._machines[key]
 
     def _scenario(self, values: Mapping[str, Any]) -> Scenario:

@@ -11,6 +11,7 @@ from oppo_sim.report.ranges import (
     few_seeds_sentence,
     has_ranges,
     over_words,
+    placement_sentence,
     split_sentence,
     widest_sentence,
 )
@@ -72,12 +73,15 @@ def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) 
         told.add(command)
     if sweep.machine.sentence:
         found.append(sweep.machine.sentence)
-    if drawn and (told_of_split := split_sentence(sweep.plan.fields)):
-        found.append(told_of_split)
+    if drawn and any(point.machine.placement for point in sweep.plan.runnable):
+        found.append(split_sentence())
     if objective == TO_REWARD:
         found.append(learning.sentence)
     if drawn and sweep.best is not None:
         found += [sentence] if (sentence := widest_sentence(sweep.points.loc[[sweep.best]], "best")) else []
+        others_widest = sweep.points.drop(sweep.best)[[c.DIFFERENCE_WIDEST, c.DIFFERENCE_WIDEST_SHARE]]
+        between = placement_sentence(others_widest.itertuples(index=False, name=None))
+        found += [between] if between else []
         count = int(sweep.points[c.P_BEST].notna().sum())
         found.append(f"{counted(count, 'point')} that could be the best ran on the draws")
         if objective != TO_REWARD and not any(head.startswith(SPEEDUP) for head in gone):

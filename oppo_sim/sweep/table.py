@@ -41,7 +41,9 @@ def points_frame(points: Sequence[PointRuns], fields: Sequence[str], ranking: Ra
     axes = {field: field_column([point.values.get(field) for point in points]) for field in fields}
     frame = pd.concat([pd.DataFrame(axes), measures], axis=1)
     kinds = {c.SEEDS: "int64", c.ENGINE: "string", c.STATUS: "string", c.ERROR: "string"}
-    return frame.astype(kinds | ({c.MACHINE_WIDEST: "string"} if ranking.drawn else {}))
+    return frame.astype(
+        kinds | (dict.fromkeys((c.MACHINE_WIDEST, c.DIFFERENCE_WIDEST), "string") if ranking.drawn else {})
+    )
 
 
 def runs_frame(points: Sequence[PointRuns]) -> "pd.DataFrame":
@@ -115,7 +117,7 @@ DRAWN_COLUMNS: Final = (
     *SPEEDUP_ENDS,
     *SPEEDUP_PER_TOKEN_ENDS,
     c.DIFFERENCE_BOTH_LOW, c.DIFFERENCE_BOTH_HIGH,
-    c.P_BEST, c.MACHINE_WIDEST, c.MACHINE_WIDEST_SHARE,
+    c.P_BEST, c.MACHINE_WIDEST, c.MACHINE_WIDEST_SHARE, c.DIFFERENCE_WIDEST, c.DIFFERENCE_WIDEST_SHARE,
 )  # fmt: skip
 """Of points with draws of the machine."""
 _DIFFERENCES = (c.DIFFERENCE, c.DIFFERENCE_LOW, c.DIFFERENCE_HIGH)

@@ -1,6 +1,6 @@
 """The advice: what to set, what to expect, how sure that is; values and sentences."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite, nan
 from typing import Any
 
@@ -17,7 +17,7 @@ from oppo_sim.report.labels import (
     signed_ends,
     significant,
 )
-from oppo_sim.report.ranges import drawn_words, split_sentence
+from oppo_sim.report.ranges import drawn_words, placement_sentence, split_sentence
 from oppo_sim.runs.machine import Machine
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.runs.to_reward import TO_REWARD_COLUMNS
@@ -220,9 +220,15 @@ def alike_sentences(
     return found
 
 
-def machine_sentences(chosen: PairedResult, machine: Machine, learning: Learning, drawn: str) -> list[str]:
+def machine_sentences(
+    chosen: PairedResult,
+    others: Sequence[PairedResult],
+    machine: Machine,
+    learning: Learning,
+    drawn: str,
+) -> list[str]:
     """What is unknown about the machine, how probably the choice is the best given that, and which unknown
-    matters most; ``drawn``: ``unknowns``."""
+    matters most, also where ``others`` are on another split of the GPUs; ``drawn``: ``unknowns``."""
     found = []
     if chosen.ranges:
         count = len(machine.draws) or len(learning.effect.draws)
@@ -236,6 +242,9 @@ def machine_sentences(chosen: PairedResult, machine: Machine, learning: Learning
             f"The unknown that widens its speed-up most is {chosen.ranges[c.MACHINE_WIDEST]} ({share:.0f} %"
             " of the variance)."
         )
+    names = c.DIFFERENCE_WIDEST, c.DIFFERENCE_WIDEST_SHARE
+    if told := placement_sentence((one.ranges.get(names[0]), one.ranges.get(names[1])) for one in others):
+        found.append(f"{capital(told)}.")
     if machine.sentence:
         found.append(f"{capital(machine.sentence)}.")
     return found
@@ -324,10 +333,8 @@ def robust_sentences(
     return found
 
 
-def caveats(
-    scenario: Scenario, chosen: Setting, objective: Objective, fields: Iterable[str] = ()
-) -> list[str]:
-    """What these numbers are not, of a search over ``fields``."""
+def caveats(scenario: Scenario, chosen: Setting, objective: Objective, *, moved: bool = False) -> list[str]:
+    """What these numbers are not; ``moved``: settings are on several splits of the GPUs."""
     known = evidence_text(scenario.costs.stage_evidence(cost_context(scenario), scenario.base_dir))
     found = [f"All of this is predicted, not measured. Its seconds: {known}."]
     policy = policy_class(chosen.policy, scenario.base_dir)
@@ -339,8 +346,8 @@ def caveats(
             f"What staleness does to learning {said}: compare learning curves before trusting a"
             " stale setting."
         )
-    if told := split_sentence(fields):
-        found.append(capital(f"{told}."))
+    if moved:
+        found.append(capital(f"{split_sentence()}."))
     return found
 
 

@@ -4,7 +4,7 @@ may stand for, and what cannot be told apart from it there."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from oppo_sim import columns as c
 from oppo_sim.learning import Learning
@@ -12,6 +12,7 @@ from oppo_sim.runs.machine import Machine
 from oppo_sim.runs.ranges import (
     Gain,
     best_shares,
+    between_columns,
     both,
     explained,
     freed,
@@ -24,9 +25,6 @@ from oppo_sim.runs.to_reward import Drawn, to_reward_columns
 from oppo_sim.tune.check import relative_costs
 from oppo_sim.tune.trials import Checked, PairedResult
 from oppo_sim.tune.worlds import Bench, Totals
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MOST_DRAWN: Final = 16
 """Trials that are drawn at most, the best first."""
@@ -98,27 +96,22 @@ def on_draws(
         if wanted[number].keeps_bounds and not plan.bound_only
     }
     shares = best_shares(real)
-    terms = machine.frame()
-    changed = {
-        id(one): _with_ranges(one, best, runs[number], runs[0], cost, terms, shares.get(keys[number], nan))
-        for number, one in enumerate(wanted)
-    }
+    changed = {}
+    for one, own, there, key in zip(wanted, runs, plans, keys, strict=True):
+        machines, share = (there.machine, machine), shares.get(key, nan)
+        changed[id(one)] = _with_ranges(one, best, own, runs[0], cost, machines, share)
     return machine, [changed.get(id(one), one) for one in found]
 
 
 def _made(bench: Bench, wanted: Sequence[PairedResult], seeds: Sequence[int], count: int) -> list[_Runs]:
     settings = [one.checked.setting for one in wanted]
-    plans = [bench.resolve(setting, 0) for setting in settings]
-    # Draw by draw: what runs of one draw share is built once.
-    pairs = [[plan.on_draw(draw, seeds[draw % len(seeds)]) for plan in plans] for draw in range(count)]
-    totals = bench.totals_by_key([request for row in pairs for pair in row for request in pair])
     return [
         _Runs(
-            [(totals[row[number][0].key], totals[row[number][1].key]) for row in pairs],
+            drawn,
             list(zip(bench.totals(setting, 0, seeds), bench.baseline_totals(setting, 0, seeds), strict=True)),
-            plans[number].learning,
+            bench.resolve(setting, 0).learning,
         )
-        for number, setting in enumerate(settings)
+        for setting, drawn in zip(settings, bench.on_draws(settings, seeds, count), strict=True)
     ]
 
 
@@ -128,14 +121,16 @@ def _with_ranges(
     runs: _Runs,
     best_runs: _Runs,
     cost: str,
-    terms: "pd.DataFrame",
+    machines: tuple[Machine, Machine],
     share: float,
 ) -> PairedResult:
+    """``machines``: its own and the best's."""
+    machine = machines[0]
     columns: Mapping[str, Any] = range_columns(
         runs.gain(cost if cost == c.TIME_TO_REWARD_S else c.S_PER_ROLLOUT),
         runs.gain(c.S_PER_TOKEN),
         runs.steps(),
-        explained(terms, runs.gain(cost).drawn) if len(terms) else {},
+        explained(machine.frame(), runs.gain(cost).drawn) if machine.draws else {},
     )
     ratios = relative_costs(one.checked.costs, best.checked.costs)
     drawn = freed(
@@ -146,7 +141,8 @@ def _with_ranges(
     between = both(mean, (ends[0], ends[1]), machine_interval(drawn))
     columns = {
         **columns,
-        **(runs.to_reward() if len(terms) else {}),
+        **(runs.to_reward() if machine.draws else {}),
+        **between_columns(explained(machine.frame_against(machines[1]), drawn) if machine.draws else {}),
         c.P_BEST: share,
         c.DIFFERENCE_BOTH_LOW: between[0] - 1.0,
         c.DIFFERENCE_BOTH_HIGH: between[1] - 1.0,

@@ -101,7 +101,7 @@ def run_tuning(request: TuneRequest, progress: OnProgress = unheard) -> Tuned:
     worlds = build_worlds(scenario, request.worlds)
     # Draws of the machine are of the scenario as given.
     resolvers = [
-        Resolver(world.scenario, steps=steps, draws=request.draws if number == 0 else 0)
+        Resolver(world.scenario, steps=steps, draws=request.draws if number == 0 else 0, drawn=world.draw)
         for number, world in enumerate(worlds)
     ]
     known = identity(request, scenario, files.inputs_digest(resolvers))
@@ -198,6 +198,7 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
     knobs = searched.space.knobs[setting.policy]
     learning = bench.resolve(setting, 0).learning
     drawn = words.unknowns(machine, learning, request.objective)
+    moved = any(bench.resolve(one.checked.setting, 0).machine.placement for one in everything)
     at_edge = chosen_edges(request, bench.scenario(setting), knobs, setting)
     sections = {
         "What to set, and what to expect": [
@@ -218,7 +219,7 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
                 request.objective,
                 drawn,
             ),
-            *words.machine_sentences(best, machine, learning, drawn),
+            *words.machine_sentences(best, others, machine, learning, drawn),
         ],
         "Around the choice": [
             *words.knob_sentences(effects, together),
@@ -226,9 +227,7 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
         ],
         "Robustness": words.robust_sentences(request.robust, names, best, nominal),
         "What was searched": _searched_sentences(searched),
-        "What these numbers are not": words.caveats(
-            scenario, setting, request.objective, searched.space.fields
-        ),
+        "What these numbers are not": words.caveats(scenario, setting, request.objective, moved=moved),
     }
     regrets = [
         {"world": name, "chosen": best.regrets[world], "nominal": nominal.regrets[world]}

@@ -30,6 +30,8 @@ class World:
 
     name: str
     scenario: Scenario
+    draw: int | None = None
+    """Of the machine, counted from 0; None: it is none."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class Baseline:
 
     request: RunRequest
     label: str
+    factor: float
+    """As of ``Resolved``."""
 
 
 class Bench:
@@ -152,16 +156,18 @@ class Bench:
 
     def run(self, needs: Sequence[Need]) -> list[RunResult]:
         """Results in the order of ``needs``; what cannot run has its sentence in ``error``."""
-        requests: list[RunRequest | str] = []
+        requests: list[tuple[RunRequest, float] | str] = []
         for need in needs:
             try:
-                requests.append(self.resolve(need.setting, need.world).request.at(need.seed))
+                resolved = self.resolve(need.setting, need.world)
+                requests.append((resolved.request.at(need.seed), resolved.factor))
             except OppoError as error:
                 requests.append(str(error))
-        valid = [each for each in requests if isinstance(each, RunRequest)]
+        valid = [each[0] for each in requests if not isinstance(each, str)]
         done = {result.key: result for result in self.results(valid)}
         return [
-            RunResult("", None, error=each) if isinstance(each, str) else done[each.key] for each in requests
+            RunResult("", None, error=each) if isinstance(each, str) else done[each[0].key].slower(each[1])
+            for each in requests
         ]
 
     def totals(self, setting: Setting, world: int, seeds: Sequence[int]) -> list[Totals]:
@@ -175,21 +181,40 @@ class Bench:
     def baseline(self, setting: Setting, world: int) -> Baseline:
         """Sequential, stopping as the setting's policy does, in the same world. Raises OppoError."""
         resolved = self.resolve(setting, world)
-        return Baseline(resolved.baseline, resolved.baseline_label)
+        return Baseline(resolved.baseline, resolved.baseline_label, resolved.factor)
 
     def baseline_totals(self, setting: Setting, world: int, seeds: Sequence[int]) -> list[Totals]:
         """Totals of that baseline, seed by seed. Raises OppoError for what cannot run."""
-        request = self.baseline(setting, world).request
-        return [_totals(result) for result in self.results([request.at(seed) for seed in seeds])]
+        base = self.baseline(setting, world)
+        results = self.results([base.request.at(seed) for seed in seeds])
+        return [_totals(result.slower(base.factor)) for result in results]
 
     def trains_all(self, setting: Setting, world: int, seeds: Sequence[int]) -> list[Totals]:
         """Of plain sequential on the setting's machine: it trains what it admits, whenever a step stops."""
         plain = Setting(BASELINE, machine_overrides(setting))
         return self.totals(plain, world, seeds)
 
-    def totals_by_key(self, requests: Sequence[RunRequest]) -> dict[str, Totals]:
-        """Totals of runs by their keys. Raises OppoError for what cannot run."""
-        return {result.key: _totals(result) for result in self.results(requests)}
+    def on_draws(
+        self, settings: Sequence[Setting], seeds: Sequence[int], count: int
+    ) -> list[list[tuple[Totals, Totals]]]:
+        """Runs and baselines of settings in the first world on ``count`` draws of the machine, each with one
+        of the seeds in turn: a list a setting. Raises OppoError for what cannot run."""
+        plans = [self.resolve(setting, 0) for setting in settings]
+        # Draw by draw: what runs of one draw share is built once.
+        rows = [[plan.on_draw(draw, seeds[draw % len(seeds)]) for plan in plans] for draw in range(count)]
+        done = self.results([request for row in rows for pair in row for request in pair])
+        by_key = {result.key: result for result in done}
+
+        def totals(plan: Resolved, request: RunRequest, draw: int) -> Totals:
+            return _totals(plan.machine.placed(by_key[request.key], draw))
+
+        return [
+            [
+                (totals(plan, row[number][0], draw), totals(plan, row[number][1], draw))
+                for draw, row in enumerate(rows)
+            ]
+            for number, plan in enumerate(plans)
+        ]
 
     def results(self, requests: Sequence[RunRequest]) -> list[RunResult]:
         """Results in the order of ``requests``, each kept as it comes."""
@@ -224,8 +249,8 @@ def _drawn(scenario: Scenario, count: int) -> list[World]:
             " of them, or a smaller number"
         )
     return [
-        World(f"machine {number}: {terms}", on_machine(scenario, terms))
-        for number, terms in enumerate(machine.draws, 1)
+        World(f"machine {number + 1}: {terms}", on_machine(scenario, terms), number)
+        for number, terms in enumerate(machine.draws)
     ]
 
 

@@ -7,10 +7,13 @@ import pandas as pd
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "nemo_rl"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "slime_sweep"))
 
 import nemo_rl
+import slime_sweep
 
 from oppo_sim.report.ranges import SPLIT_GAINS
+from oppo_sim.runs.placement import PLACEMENT_SIGMA
 
 FOLDER = nemo_rl.FOLDER
 
@@ -33,9 +36,37 @@ def test_scores_are_those_of_the_predictions(of: str) -> None:
 
 
 def test_what_the_tool_says_of_other_splits_is_what_was_scored(predicted: pd.DataFrame) -> None:
-    found = nemo_rl.summary(nemo_rl.scored(predicted, nemo_rl.rows()))
-    inside = (found["unfitted"]["inside"], found["observed"]["inside"])
-    assert (found["unfitted"]["speedups"], *inside) == SPLIT_GAINS
+    table = nemo_rl.rows()
+    found = nemo_rl.inside(nemo_rl.scored(predicted, table), table)
+    of_slime = slime_sweep.summary(slime_sweep.scored(pd.read_csv(slime_sweep.FOLDER / "predicted.csv")))
+    judged = [
+        (one["judge"][0] + other["inside"], one["judge"][1] + other["speedups"])
+        for one, other in zip(found.values(), of_slime.values(), strict=True)
+    ]
+    assert list(found) == ["unfitted", "observed"]
+    assert (judged[0][1], *(inside for inside, _ in judged)) == SPLIT_GAINS
+
+
+def test_the_width_between_splits_is_what_the_gains_that_set_it_say(predicted: pd.DataFrame) -> None:
+    found = nemo_rl.placement_sigma(predicted, nemo_rl.rows())
+    assert max(found.values()) == pytest.approx(PLACEMENT_SIGMA, rel=0.15), (
+        "predictions moved: the width is set by them, and judged on the others only then"
+    )
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert f"{found['unfitted']:.2f} unfitted and {found['observed']:.2f} observed" in page
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_the_page_says_how_many_gains_lay_inside(placed: bool, predicted: pd.DataFrame) -> None:
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    table, told = nemo_rl.rows(), pd.read_csv(slime_sweep.FOLDER / "predicted.csv")
+    found = nemo_rl.inside(nemo_rl.scored(predicted, table, placed=placed), table)
+    of_slime = slime_sweep.summary(slime_sweep.scored(told, placed=placed))
+    named = ("unfitted", "observed or fitted")
+    for name, one, other in zip(named, found.values(), of_slime.values(), strict=True):
+        cells = [f"{inside} of {count}" for inside, count in one.values()]
+        cells.append(f"{other['inside']} of {other['speedups']}")
+        assert f"| {name}, {'with' if placed else 'without'} | {' | '.join(cells)} |" in page
 
 
 def test_the_page_says_what_was_scored(predicted: pd.DataFrame) -> None:

@@ -41,6 +41,13 @@ def test_the_page_says_what_was_scored(predicted: pd.DataFrame) -> None:
         assert f"{found['inside']} of 8" in line
 
 
+def test_the_page_keeps_the_first_scoring() -> None:
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    first = sweep.summary(pd.read_csv(FOLDER / "scored_first.csv"))
+    unfitted, fitted = (found["inside"] for found in first.values())
+    assert f"{fitted} of 8 lay inside, {unfitted} unfitted" in page
+
+
 def test_the_code_still_predicts_so(predicted: pd.DataFrame, tmp_path: Path) -> None:
     """Unfitted and without draws; what was scored must not drift away from what is shipped unseen."""
     points = predicted[(predicted["way"] == "unfitted") & (predicted["draw"] == -1)].set_index("run")[

@@ -8,7 +8,8 @@ A row of rows.csv is a configuration of NVIDIA's table: release, GPUs, model, pa
 seconds of a step, mean of five. ``max_staleness`` 0 is on policy: all GPUs generate, then all train. Others
 are asynchronous: ``generating`` of the GPUs generate while the rest train. Two ways: *unfitted*, from the
 recipe and priors alone; *observed*, with the costs that give the seconds of the row on policy
-(``oppo fit --observe``).
+(``oppo fit --observe``). Ranges of gains hold what costs told for the split of the row on policy miss on
+another (``oppo_sim.runs.placement``).
 """
 
 import argparse
@@ -28,6 +29,8 @@ from oppo_sim.costs.terms import CostTerms
 from oppo_sim.costs.uncertainty import machine_draws
 from oppo_sim.fit.call import observe
 from oppo_sim.fit.lengths import LengthFigures, rebuilt_lengths
+from oppo_sim.runs.placement import placement_factor
+from oppo_sim.runs.ranges import machine_interval
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
@@ -44,6 +47,8 @@ SAMPLES = {"DeepSeek-V3": 16}
 """Of a prompt, where not 32."""
 RESHARD = {"kind": "reshard", "sleep_level": 1}
 SETTING = ["release", "device", "model"]
+SET_BY = ("v0.4", "v0.5")
+"""Releases whose gains set ``PLACEMENT_SIGMA``; the others judge it."""
 
 
 def rows(name: str = "rows.csv") -> pd.DataFrame:
@@ -180,15 +185,46 @@ def _predicted(base: Any, family: Sequence[Any]) -> list[tuple[int, str, int, fl
     return made
 
 
-def scored(predicted: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """A line a way and asynchronous row: seconds a step, and the speed-up over its row on policy."""
-    measured = table.set_index("row")["step_s"]
+def placements(table: pd.DataFrame, draws: int = DRAWS) -> dict[int, list[float]]:
+    """Row → its factor on all seconds, draw by draw; 1 on the split of the row that it is held against."""
+    against, told = dict(pairs(table)), {row.row: row for row in table.itertuples()}
+    splits = {number: scenario_of(row, FOLDER / "lengths.parquet").split for number, row in told.items()}
+    return {
+        number: [
+            placement_factor(split, splits[against.get(number, number)], draw, 0) for draw in range(draws)
+        ]
+        for number, split in splits.items()
+    }
+
+
+def placement_sigma(predicted: pd.DataFrame, table: pd.DataFrame) -> dict[str, float]:
+    """Way → what sets ``PLACEMENT_SIGMA``: root mean square of log(predicted / measured) of the gains of
+    ``SET_BY``, less the variance that the draws explain."""
+    told = table.set_index("row")
+    found = {}
+    for way, lines in predicted.groupby("way", sort=False):
+        steps = np.log(lines.pivot(index="draw", columns="row", values="step_s"))
+        unexplained = []
+        for row, base in pairs(table):
+            if told["release"][row] in SET_BY:
+                gains = steps[base] - steps[row]
+                error = gains[-1] - np.log(told["step_s"][base] / told["step_s"][row])
+                unexplained.append(error**2 - gains[gains.index >= 0].var())
+        found[str(way)] = float(np.sqrt(max(0.0, np.mean(unexplained))))
+    return found
+
+
+def scored(predicted: pd.DataFrame, table: pd.DataFrame, *, placed: bool = True) -> pd.DataFrame:
+    """A line a way and asynchronous row: seconds a step, and the speed-up over its row on policy. ``placed``:
+    its range holds the other split of the GPUs."""
+    measured, factors = table.set_index("row")["step_s"], placements(table)
     made = []
     for way, lines in predicted.groupby("way", sort=False):
         steps = lines.pivot(index="draw", columns="row", values="step_s")
         for row, base in pairs(table):
             ratios = steps[base] / steps[row]
-            low, high = np.quantile(ratios[ratios.index >= 0], (0.025, 0.975))
+            drawn = ratios[ratios.index >= 0].to_numpy() / (factors[row] if placed else 1.0)
+            low, high = machine_interval(drawn.tolist())
             made.append({
                 "way": way, "row": row, "against": base,
                 "predicted_s": steps[row][-1], "measured_s": measured[row],
@@ -201,12 +237,12 @@ def rows_on_policy(predicted: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame
     """A line a row on policy, unfitted: seconds a step, with the range of the priors."""
     steps = predicted[predicted["way"] == "unfitted"].pivot(index="draw", columns="row", values="step_s")
     kept = table[table["max_staleness"] == 0]
-    quantiles = [np.quantile(steps[row][steps.index >= 0], (0.025, 0.975)) for row in kept["row"]]
+    ends = [machine_interval(steps[row][steps.index >= 0].tolist()) for row in kept["row"]]
     return pd.DataFrame({
         "row": kept["row"].to_numpy(),
         "predicted_s": [steps[row][-1] for row in kept["row"]],
-        "low_s": [low for low, _ in quantiles],
-        "high_s": [high for _, high in quantiles],
+        "low_s": [low for low, _ in ends],
+        "high_s": [high for _, high in ends],
         "measured_s": kept["step_s"].to_numpy(),
     })  # fmt: skip
 
@@ -227,6 +263,20 @@ def summary(table: pd.DataFrame) -> dict[str, Any]:
             "step_median": (lines["predicted_s"] / lines["measured_s"] - 1.0).abs().median(),
         }
     return found
+
+
+def inside(found: pd.DataFrame, table: pd.DataFrame) -> dict[str, dict[str, tuple[int, int]]]:
+    """Way → gains within their ranges and all of them, of those that set ``PLACEMENT_SIGMA`` and those that
+    judge it."""
+    sets = found["row"].map(table.set_index("row")["release"]).isin(SET_BY)
+    within = (found["low"] <= found["measured"]) & (found["measured"] <= found["high"])
+    return {
+        str(way): {
+            name: (int(within[lines.index][part[lines.index]].sum()), int(part[lines.index].sum()))
+            for name, part in (("set", sets), ("judge", ~sets))
+        }
+        for way, lines in found.groupby("way", sort=False)
+    }
 
 
 def name_of(row: Any) -> str:
@@ -285,6 +335,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(page_table(found, table))
     print(page_table_on_policy(on_policy, table))
     print(json.dumps(summary(found), indent=1))
+    if not of:
+        print("placement sigma:", placement_sigma(predicted, table))
+        for placed in (False, True):
+            print(f"inside, placed {placed}:", inside(scored(predicted, table, placed=placed), table))
 
 
 def draw_figure(table: pd.DataFrame) -> None:

@@ -26,6 +26,8 @@ from oppo_sim.costs.terms import CostTerms
 from oppo_sim.costs.uncertainty import machine_draws
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.reading import read_step_log
+from oppo_sim.runs.placement import placement_factor
+from oppo_sim.runs.ranges import machine_interval
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
@@ -156,16 +158,30 @@ def measured_step_s(run: Run) -> list[float]:
     return seconds
 
 
-def speedups(predicted: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
+def placements() -> dict[str, list[float]]:
+    """Run → its factor on all seconds, draw by draw: what costs told for ``BASELINE`` miss on other GPUs."""
+    with tempfile.TemporaryDirectory() as name:
+        splits = {run.name: scenario_of(run, Path(name)).split for run in RUNS}
+    return {
+        run: [placement_factor(split, splits[BASELINE], draw, 0) for draw in range(DRAWS)]
+        for run, split in splits.items()
+    }
+
+
+def speedups(
+    predicted: pd.DataFrame, pairs: Sequence[tuple[str, str]], *, placed: bool = True
+) -> pd.DataFrame:
     """A row a way and pair (run, the run it is held against): seconds a step of the run, and its speed-up,
-    predicted with 95 % and measured."""
+    predicted with 95 % and measured. ``placed``: ranges hold the other split of the GPUs."""
+    factors = {run: np.array(each if placed else [1.0] * DRAWS) for run, each in placements().items()}
     measured = {run.name: mean(measured_step_s(run)[COLD:]) for run in RUNS}
     rows: list[Mapping[str, Any]] = []
     for way, table in predicted.groupby("way", sort=False):
         steps = table.pivot(index="draw", columns="run", values="step_s")
         for run, against in pairs:
             ratios = steps[against] / steps[run]
-            low, high = np.quantile(ratios[ratios.index >= 0], (0.025, 0.975))
+            drawn = ratios[ratios.index >= 0].to_numpy() * factors[against] / factors[run]
+            low, high = machine_interval(drawn.tolist())
             rows.append({
                 "way": way, "run": run, "against": against,
                 "predicted_s": steps[run][-1], "measured_s": measured[run],
@@ -175,9 +191,9 @@ def speedups(predicted: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.Da
     return pd.DataFrame(rows)
 
 
-def scored(predicted: pd.DataFrame) -> pd.DataFrame:
+def scored(predicted: pd.DataFrame, *, placed: bool = True) -> pd.DataFrame:
     """Every run against ``BASELINE``."""
-    return speedups(predicted, [(run.name, BASELINE) for run in RUNS])
+    return speedups(predicted, [(run.name, BASELINE) for run in RUNS], placed=placed)
 
 
 SAME_GPUS = (
@@ -246,6 +262,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(table.round(3).to_string(index=False))
     print(speedups(predicted, SAME_GPUS).round(3).to_string(index=False))
     print(json.dumps(summary(table), indent=1))
+    without = summary(scored(predicted, placed=False))
+    print("inside without placement:", {way: found["inside"] for way, found in without.items()})
 
 
 if __name__ == "__main__":

@@ -55,8 +55,9 @@ def split_sentence() -> str:
     gains, priors, known = SPLIT_GAINS
     return (
         f"ranges between splits of GPUs hold what costs told for one miss on another ({PLACEMENT}:"
-        f" {100 * PLACEMENT_SIGMA:.0f} % on all seconds). Of {gains} published gains that did not set it {priors} lie within those of"
-        f" priors, {known} where a step or a log was known; measure before GPUs are moved"
+        f" {100 * PLACEMENT_SIGMA:.0f} % on all seconds). Of {gains} published gains that did not set it"
+        f" {priors} lie within those of priors, {known} where a step or a log was known; measure before GPUs"
+        " are moved"
     )
 
 

@@ -19,8 +19,10 @@ Set once from the 10 gains of another split that NVIDIA published of NeMo RL v0.
 the costs explain 0.08. With one step observed it would be 0.12; the larger is taken for both. Judged on what
 did not set it: the 4 gains of v0.6 and the 8 of experiments/slime_sweep. ``nemo_rl.py score`` computes it."""
 _SECONDS: Final = frozenset(
-    ("seconds", c.S_PER_ROLLOUT, c.S_PER_TOKEN, c.GPU_HOURS_PER_1K_STEPS, c.TIME_TO_REWARD_S)
-    + tuple(map(c.timing, (*c.STAGES, "step")))
+    (
+        *("seconds", c.S_PER_ROLLOUT, c.S_PER_TOKEN, c.GPU_HOURS_PER_1K_STEPS, c.TIME_TO_REWARD_S),
+        *map(c.timing, (*c.STAGES, "step")),
+    )
 )
 """Totals of a run that grow with its seconds."""
 _A_SECOND: Final = frozenset((c.TOKENS_PER_S, c.TOKENS_PER_S_PER_GPU))

@@ -51,12 +51,12 @@ def drawn_words(machine: bool, objective: str, effects: int) -> str:
 
 
 def split_sentence() -> str:
-    """What ranges hold of runs that differ in their GPUs, and how that was judged."""
+    """What ranges hold of runs on other GPUs than those of the scenario, and how that was judged."""
     gains, priors, known = SPLIT_GAINS
     return (
-        f"ranges between splits of GPUs hold what costs told for one miss on another ({PLACEMENT}:"
-        f" {100 * PLACEMENT_SIGMA:.0f} % on all seconds). Of {gains} published gains that did not set it"
-        f" {priors} lie within those of priors, {known} where a step or a log was known; measure before GPUs"
+        "ranges of other splits of GPUs than the scenario's hold what costs told for one miss on another"
+        f" ({PLACEMENT}: {100 * PLACEMENT_SIGMA:.0f} % on all seconds). Of {gains} published gains that did"
+        f" not set it {priors} lie within those of priors, {known} where a step or a log was known; measure before GPUs"
         " are moved"
     )
 

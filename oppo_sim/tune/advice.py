@@ -334,7 +334,7 @@ def robust_sentences(
 
 
 def caveats(scenario: Scenario, chosen: Setting, objective: Objective, *, moved: bool = False) -> list[str]:
-    """What these numbers are not; ``moved``: settings are on several splits of the GPUs."""
+    """What these numbers are not; ``moved``: settings are on other splits of the GPUs."""
     known = evidence_text(scenario.costs.stage_evidence(cost_context(scenario), scenario.base_dir))
     found = [f"All of this is predicted, not measured. Its seconds: {known}."]
     policy = policy_class(chosen.policy, scenario.base_dir)

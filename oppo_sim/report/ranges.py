@@ -56,8 +56,8 @@ def split_sentence() -> str:
     return (
         "ranges of other splits of GPUs than the scenario's hold what costs told for one miss on another"
         f" ({PLACEMENT}: {100 * PLACEMENT_SIGMA:.0f} % on all seconds). Of {gains} published gains that did"
-        f" not set it {priors} lie within those of priors, {known} where a step or a log was known; measure before GPUs"
-        " are moved"
+        f" not set it {priors} lie within those of priors, {known} where a step or a log was known; measure"
+        " before GPUs are moved"
     )
 
 

@@ -55,7 +55,7 @@ def test_splits_that_cannot_be_are_refused() -> None:
         cost_context(load_scenario(SCENARIO, ["cluster.num_gpus=4"]))
     with pytest.raises(OppoError, match="a tensor-parallel group does not span nodes"):
         cost_context(load_scenario(SCENARIO, [APART, "cluster.num_gpus_per_node=2"]))
-    with pytest.raises(OppoError, match="a replica does not span nodes"):
+    with pytest.raises(OppoError, match=r"spans 2 nodes of 1 GPUs, .* take costs.kind roofline"):
         cost_context(load_scenario(SCENARIO, [APART, "cluster.num_gpus_per_node=1"]))
     wide = ["cluster.num_gpus_per_node=8", "costs.reward_model.tensor_parallel=16"]
     with pytest.raises(OppoError, match="a scoring worker does not span nodes"):

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from oppo_sim.costs.achieved import Achievable, Collective, achieved, all_reduce
+from oppo_sim.costs.achieved import (
+    Achievable,
+    Collective,
+    Nodes,
+    achieved,
+    all_reduce,
+    all_reduce_over,
+)
 from oppo_sim.costs.devices import DEVICES
 from oppo_sim.costs.hosts import HOST_SECONDS, HOSTS, HostOverheads, find_host
 from oppo_sim.costs.models import MODELS
@@ -40,6 +47,35 @@ def test_a_collective_is_a_ring_where_nothing_was_measured_or_a_link_is_given() 
     assert all_reduce(h100, Achievable(link=0.5), 4) == (8e-6, pytest.approx(450e9 * 0.5 / 1.5))
     assert all_reduce(h100, Achievable(collective_latency_s=1e-5), 2).latency_s == 1e-5
     assert all_reduce(h100, Achievable(), 4, link_bytes_per_s=25e9)[1] == pytest.approx(25e9 * 0.7 / 1.5)
+
+
+def test_an_all_reduce_over_nodes_goes_inside_then_between_then_inside() -> None:
+    h100, nodes = DEVICES["H100"], Nodes(8, 5e10)
+    inside = all_reduce(h100, Achievable(), 8)
+    assert all_reduce_over(h100, Achievable(), 8, nodes) == inside
+    assert all_reduce_over(h100, Achievable(), 16, None) == inside
+    for number in (2, 4):
+        found = all_reduce_over(h100, Achievable(), 8 * number, nodes)
+        assert found.latency_s == pytest.approx(6.1e-6 + 25e-6 * (number // 2))
+        # An eighth of the bytes on each of eight links of 0.70 · 50 GB/s, 2·(n − 1)/n times.
+        between = 2 * (number - 1) / number / 8 / (0.70 * 5e10)
+        assert 1 / found.bytes_per_s == pytest.approx(1 / 194e9 + between)
+
+
+def test_an_engine_over_nodes_waits_for_the_links_between_them() -> None:
+    shape, h100, nodes = MODELS["deepseek-v3"], DEVICES["H100"], Nodes(8, 5e10)
+    whole, apart = (
+        replace(RooflineEngine(shape, h100, 16, "fp8"), **ranks)
+        for ranks in ({}, {"expert_parallel": 16, "attention_data_parallel": 16})
+    )
+    # 61 layers of two all-reduces of 64 rows of 7,168 values; or 58 of tokens to experts and back, two of them.
+    size = 64 * 7168 * 2
+    over, inside = all_reduce_over(h100, Achievable(), 16, nodes), all_reduce(h100, Achievable(), 16)
+    more_s, more_b = over.latency_s - inside.latency_s, 1 / over.bytes_per_s - 1 / inside.bytes_per_s
+    waits = replace(whole, nodes=nodes).decode_time(64, 64000) - whole.decode_time(64, 64000)
+    assert waits == pytest.approx(122 * (more_s + size * more_b))
+    waits = replace(apart, nodes=nodes).decode_time(64, 64000) - apart.decode_time(64, 64000)
+    assert waits == pytest.approx(58 * (2 * more_s + size * more_b))
 
 
 @pytest.mark.parametrize("name", ["A100-80", "H100", "H200", "B200", "L40S", "RTX-PRO-6000"])

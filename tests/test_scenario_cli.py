@@ -9,10 +9,13 @@ import jsonschema
 import pytest
 
 from oppo_sim.cli.main import run
+from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.devices import DEVICES
 from oppo_sim.costs.models import MODELS
+from oppo_sim.fast.choose import run_summary
 from oppo_sim.policies import Policy, listing, registry
 from oppo_sim.policies.registry import ENTRY_POINT_GROUP, SHIPPED, check_settings
+from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.load import load_scenario, shipped_scenarios
 from oppo_sim.scenario.schema import Scenario
 
@@ -205,6 +208,29 @@ def test_init_for_a_model_runs_and_says_where_numbers_are_from(
         code, _, err = oppo(capsys, "init", *arguments)
         assert code == 2
         assert words in err
+
+
+def test_init_takes_engines_over_nodes_where_a_model_does_not_fit_into_one(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--model", "deepseek-v3", "--gpus", "256", "--device", "H100", "--framework", "verl")
+    assert oppo(capsys, "init", *given, "-o", "run.yaml")[0] == 0
+    loaded = load_scenario("run.yaml")
+    rollout = loaded.costs.rollout  # type: ignore[union-attr]  # roofline, as written
+    assert (loaded.split.replicas, rollout.tensor_parallel) == (16, 16)
+    assert (rollout.expert_parallel, rollout.attention_data_parallel) == (16, 16)
+    assert loaded.training.tensor_parallel == 8
+    assert "2 nodes an engine" in Path("run.yaml").read_text()
+    short = {"steps": 4, "warmup_steps": 1, "rollout_batch_size": 32}
+    seconds = []
+    for link in (5e10, 5e9):
+        setup = build_setup(load_scenario("run.yaml", {**short, "cluster.node_link_bytes_per_s": link}))
+        fast, slow = (
+            run_summary(setup, engine=engine)[0].columns[TIMING_STEP].mean for engine in ("auto", "simpy")
+        )
+        assert fast == pytest.approx(slow, rel=1e-9)
+        seconds.append(slow)
+    assert seconds[1] > seconds[0], "between the nodes of an engine"
 
 
 def test_init_says_nodes_and_epochs_and_leaves_out_a_critic_that_does_not_fit(

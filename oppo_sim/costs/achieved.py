@@ -5,6 +5,7 @@ Qwen2.5 3B and 7B and Llama 3 8B on one device; collectives to its all-reduce ta
 4 KB to 256 MB). docs/costs.md has the errors that remain.
 """
 
+from math import log2
 from typing import NamedTuple
 
 from oppo_sim.costs.device import Device
@@ -132,6 +133,20 @@ _SUSTAINED_GEMM = dict.fromkeys(("H100", "H100-PCIe", "H800", "H200", "GH200", "
 long (experiments/trained, one half of the models)."""
 
 
+BETWEEN_NODES_S = 2.5e-5
+"""Of a small all-reduce between two nodes beside that inside one, and of each doubling of the nodes: assumed,
+after the 25 µs in all that NCCL itself counts between 16 H100 (github.com/NVIDIA/nccl/issues/1453)."""
+
+
+class Nodes(NamedTuple):
+    """The nodes that devices lie in."""
+
+    devices: int
+    """Of a node."""
+    link_bytes_per_s: float
+    """Of a device, per direction, to other nodes."""
+
+
 def trainer_shares(device: Device, given: Achievable) -> Achievable:
     """``given`` with what a trainer's forward reaches where it says nothing."""
     known = achieved(device, given)
@@ -168,3 +183,16 @@ def all_reduce(
         through = max(1.0, 2.0 * (degree - 1) / degree)
         return Collective(shares.collective_latency_s, link * shares.link / through)
     return measured[min((each for each in measured if each >= degree), default=max(measured))]
+
+
+def all_reduce_over(device: Device, given: Achievable, degree: int, nodes: Nodes | None) -> Collective:
+    """Likewise, where ``degree`` devices may lie in several nodes: sums inside each, then each device with
+    its peers in the others, a ring for its part, then inside again."""
+    if nodes is None or degree <= nodes.devices:
+        return all_reduce(device, given, degree)
+    inside, number = all_reduce(device, given, nodes.devices), degree / nodes.devices
+    link = nodes.link_bytes_per_s * achieved(device, given).link
+    between = 2.0 * (number - 1.0) / number / nodes.devices / link
+    return Collective(
+        inside.latency_s + BETWEEN_NODES_S * log2(number), 1.0 / (1.0 / inside.bytes_per_s + between)
+    )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from oppo_sim.costs.achieved import Nodes
 from oppo_sim.costs.context import stages_run
 from oppo_sim.costs.device import value_bytes
 from oppo_sim.costs.hosts import find_host
@@ -39,9 +40,17 @@ def rollout_engine(parts: Parts) -> RooflineEngine:
         host=host,
         expert_parallel=rollout.expert_parallel,
         attention_data_parallel=rollout.attention_data_parallel,
+        nodes=_nodes_of_a_replica(parts),
     )
     engine.split  # noqa: B018 (a dtype that the device lacks is an error of now, not of the first iteration)
     return engine
+
+
+def _nodes_of_a_replica(parts: Parts) -> Nodes | None:
+    context = parts.context
+    if context.node_link_bytes_per_s is None or parts.rollout.tensor_parallel <= context.gpus_per_node:
+        return None
+    return Nodes(context.gpus_per_node, context.node_link_bytes_per_s)
 
 
 def scoring_worker(parts: Parts) -> PrefillCost:

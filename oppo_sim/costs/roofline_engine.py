@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from oppo_sim.costs.achieved import Achievable, achieved
+from oppo_sim.costs.achieved import Achievable, Nodes, achieved, all_reduce_over
 from oppo_sim.costs.device import Device, Dtype
 from oppo_sim.costs.hosts import HOST_SECONDS, HOSTS, HostOverheads
 from oppo_sim.costs.interface import DecodeLines, Demand, Line, Peak, Work
@@ -14,6 +14,7 @@ from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.operators import (
     ForwardTerms,
     Group,
+    Rates,
     Split,
     achievable_rates,
     bounded_groups,
@@ -66,6 +67,8 @@ class RooflineEngine:
     """Ranks that the experts of a layer are divided among."""
     attention_data_parallel: int = 1
     """Ranks that each have attention, and all but the experts, and rollouts of their own."""
+    nodes: Nodes | None = None
+    """Where its devices do not all lie in one."""
     _decodes: dict[int, _Decode] = field(default_factory=dict, init=False, repr=False, compare=False)
     _last_prefill: tuple[tuple[float, float], tuple[float, Group]] | None = field(
         default=None, init=False, repr=False, compare=False
@@ -74,7 +77,7 @@ class RooflineEngine:
     @cached_property
     def split(self) -> Split:
         """The model as it lies on the devices; of one rank."""
-        rates = achievable_rates(self.device, self.dtype, self.achievable, self.tensor_parallel)
+        rates = self._rates(self.tensor_parallel)
         whole = Split(self.shape, self.tensor_parallel, self.dtype, self.kv_bytes, rates)
         if self.expert_parallel == self.attention_data_parallel == 1:
             return whole
@@ -82,11 +85,16 @@ class RooflineEngine:
         return replace(
             whole,
             tensor_parallel=degree,
-            rates=achievable_rates(self.device, self.dtype, self.achievable, degree),
+            rates=self._rates(degree),
             expert_parallel=self.expert_parallel,
             expert_tensor_parallel=self.tensor_parallel // self.expert_parallel,
             gather=rates.all_reduce,
         )
+
+    def _rates(self, degree: int) -> Rates:
+        """Of so many of its devices that share matrices; those of a rank lie side by side."""
+        rates = achievable_rates(self.device, self.dtype, self.achievable, degree)
+        return rates._replace(all_reduce=all_reduce_over(self.device, self.achievable, degree, self.nodes))
 
     def rollouts_of_a_rank(self, n_running: int) -> int:
         """Of the rank that has most, where ranks share them evenly."""

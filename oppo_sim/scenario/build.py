@@ -176,10 +176,7 @@ def cost_context(scenario: Scenario) -> CostContext:
         )
     node = cluster.num_gpus_per_node or max(split.num_gpus, 1)
     if split.tensor_parallel > node:
-        raise OppoError(
-            f"costs.rollout.tensor_parallel {split.tensor_parallel} is more than cluster.num_gpus_per_node"
-            f" {node}: a replica does not span nodes here"
-        )
+        _check_replica_over_nodes(scenario, split.tensor_parallel, node)
     if scenario.training.tensor_parallel > node:
         raise OppoError(
             f"training.tensor_parallel {scenario.training.tensor_parallel} is more than"
@@ -212,6 +209,20 @@ def cost_context(scenario: Scenario) -> CostContext:
         max_num_seqs=scenario.rollout.max_num_seqs,
         trains_experts=_has_experts(scenario),
     )
+
+
+def _check_replica_over_nodes(scenario: Scenario, degree: int, node: int) -> None:
+    """Raises OppoError for a replica of several nodes whose seconds nobody can tell."""
+    if degree % node:
+        raise OppoError(
+            f"costs.rollout.tensor_parallel {degree} is no multiple of cluster.num_gpus_per_node {node}: a"
+            " replica that spans nodes takes whole ones"
+        )
+    if scenario.costs.kind == "composed":
+        raise OppoError(
+            f"costs.rollout.tensor_parallel {degree} spans {degree // node} nodes of {node} GPUs, and no"
+            " collective between nodes was measured: take costs.kind roofline, which assumes them"
+        )
 
 
 def _has_experts(scenario: Scenario) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import product
+from itertools import chain, product
 from typing import Final
 
 from oppo_sim.costs.devices import find_device
@@ -24,7 +24,7 @@ ENGINES: Final = {
 TRACE: Final = "reason_r1distill_math"
 DEFAULT_ENGINE: Final = {"verl": "vllm-async", "slime": "sglang", "TRL": "generate"}
 """What a framework generates with; vLLM otherwise."""
-_DEGREES: Final = (1, 2, 4, 8, 16)
+_DEGREES: Final = (1, 2, 4, 8, 16, 32)
 _NODE: Final = 8
 """GPUs of a node of an HGX or DGX machine, and of most others with eight links."""
 _NODES: Final = {"GB200": 72, "GB300": 72}
@@ -72,8 +72,9 @@ def check_engine(name: str) -> None:
 def fresh_text(wanted: Wanted, file: str) -> str:
     """The text of a scenario that runs: everything on the same GPUs, with the least tensor parallelism that
     fits, if need be with activations recomputed and an engine that sleeps while others compute, then without
-    a critic, then with rollouts in fp8. ``file``: what it will be called, for its comments. Raises OppoError
-    for an unknown device, model or engine, and where the model does not fit."""
+    a critic, then with rollouts in fp8, and only then with engines over several nodes. ``file``: what it will
+    be called, for its comments. Raises OppoError for an unknown device, model or engine, and where the model
+    does not fit."""
     find_device(wanted.device)
     find_model(wanted.model)
     check_engine(wanted.engine)
@@ -84,10 +85,14 @@ def fresh_text(wanted: Wanted, file: str) -> str:
             f" even number, not {wanted.gpus}"
         )
     part = wanted.gpus // 2 if _apart(wanted) else wanted.gpus
-    degrees = [degree for degree in _DEGREES if part % degree == 0 and degree <= _node(wanted)]
+    node = _node(wanted)
+    degrees = [degree for degree in _DEGREES if part % degree == 0]
+    inside = [degree for degree in degrees if degree <= node]
+    beyond = [degree for degree in degrees if degree % node == 0 and degree > node and not _static(wanted)]
     critics = (False,) if wanted.framework in _WITHOUT_CRITIC else (True, False)
     precisions = (False, True) if find_device(wanted.device).fp8_flops and not _static(wanted) else (False,)
-    for eight_bits, critic, saving, degree in product(precisions, critics, (False, True), degrees):
+    ways = (product(precisions, critics, (False, True), some) for some in (inside, beyond))
+    for eight_bits, critic, saving, degree in chain.from_iterable(ways):
         text = _text(wanted, _Shape(degree, saving, critic, eight_bits), file)
         try:
             build_setup(scenario_from_plain(parse_yaml(text, file), where=file))
@@ -129,6 +134,16 @@ def _node(wanted: Wanted) -> int:
     return _NODES.get(find_device(wanted.device).name, _NODE)
 
 
+def _ranks(wanted: Wanted, degree: int) -> str:
+    """What an engine over several nodes is divided into: experts among all GPUs, attention within a node, or,
+    with latents, which tensor parallelism does not divide, whole on each."""
+    shape, node = find_model(wanted.model), _node(wanted)
+    if degree <= node or not shape.num_experts or shape.num_experts % degree:
+        return ""
+    attention = degree if shape.latent else degree // node
+    return f", expert_parallel: {degree}, attention_data_parallel: {attention}"
+
+
 def _text(wanted: Wanted, shape: _Shape, file: str) -> str:
     degree = shape.degree
     apart = _apart(wanted)
@@ -141,10 +156,14 @@ def _text(wanted: Wanted, shape: _Shape, file: str) -> str:
     recomputed = "  gradient_checkpointing: true # it would not fit without\n" if shape.saving else ""
     sleeps = ", sleep_mode: true" if shape.saving else ""
     dtype = ", dtype: fp8" if shape.eight_bits else ""
-    why_dtype = " # in 16 bits the model would not fit" if shape.eight_bits else ""
+    why = ["in 16 bits the model would not fit"] if shape.eight_bits else []
     named = f"{wanted.gpus} × {device.name}, {wanted.model.rsplit('/', 1)[-1]}"
     told = "" if wanted.framework is None else f" --framework {show_value(wanted.framework, 100)}"
     node = _node(wanted)
+    within = min(degree, node)  # of what does not span nodes
+    ranks = _ranks(wanted, degree)
+    if degree > node:
+        why.append(f"{degree // node} nodes an engine: it does not fit into one")
     nodes = f"  num_gpus_per_node: {node} # assumed\n" if wanted.gpus > node else ""
     trl = wanted.framework == "TRL"
     epochs = "4 # TRL's default" if trl else "1 # assumed: the default of verl, OpenRLHF, slime; TRL's PPO: 4"
@@ -162,7 +181,7 @@ def _text(wanted: Wanted, shape: _Shape, file: str) -> str:
     if shape.critic:
         scored_on, workers = "rollout", replicas
         critic = "separate # assumed: a critic as large as the actor; none for GRPO"
-        scorer = f"{{kind: model, model: {model}, tensor_parallel: {degree}}}"
+        scorer = f"{{kind: model, model: {model}, tensor_parallel: {within}}}"
         scorer += " # assumed: as large as the actor; kind: verifier for rules"
     else:
         scored_on, workers = "separate", 1
@@ -170,6 +189,7 @@ def _text(wanted: Wanted, shape: _Shape, file: str) -> str:
         critic = f"none # {f'{wanted.framework} trains none' if no_critic else 'it would not fit with one'}"
         scorer = "{kind: verifier, fixed_s: 0.05, per_token_s: 1.0e-6}"
         scorer += " # assumed: rules check the answers; kind: model for a reward model"
+    reasons = f" # {'; '.join(why)}" if why else ""
     return f"""\
 # {named}: {_where(wanted)}, {ENGINES[wanted.engine]}.
 # Lines marked "assumed" are for you to change. All fields: oppo scenario show --schema
@@ -209,7 +229,7 @@ scoring:
 training:
   num_ppo_epochs: {epochs}
   critic: {critic}
-{placed}  tensor_parallel: {degree}
+{placed}  tensor_parallel: {within}
 {recomputed}  weight_sync: {_weight_sync(wanted)}
 
 costs:
@@ -217,7 +237,7 @@ costs:
   device: {device.name} # {device.source}
   actor_model: {model} # shape from its public config.json
   reward_model: {scorer}
-  rollout: {{host: {wanted.engine}, tensor_parallel: {degree}{sleeps}{dtype}}}{why_dtype}
+  rollout: {{host: {wanted.engine}, tensor_parallel: {degree}{ranks}{sleeps}{dtype}}}{reasons}
 
 policy:
 {policy}"""

@@ -14,7 +14,7 @@ from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
 
 DEGREES: Final = (1, 2, 4, 8)
-"""Of tensor parallelism, as far as a node goes."""
+"""Of tensor parallelism, as far as a node goes; and the scenario's own, if it goes further."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,9 @@ def _candidates(scenario: Scenario, total: int) -> Iterator[Split]:
     sizes = _sizes(total)
     own = [n for n in sizes if n % degree == 0]
     most = min(total, scenario.cluster.num_gpus_per_node or 8)
+    degrees = [each for each in DEGREES if each <= most]
+    if scenario.split.tensor_parallel > most:
+        degrees.append(scenario.split.tensor_parallel)
     trained: list[int | str] = ["rollout", *sizes]
     for training in trained:
         # On GPUs that both generate and train it is the same whose they are called.
@@ -83,8 +86,8 @@ def _candidates(scenario: Scenario, total: int) -> Iterator[Split]:
         scored: list[int | str] = ["cpu"] if verifies else [*shared, *own]
         for scoring in scored:
             left = total - sum(part for part in (training, scoring) if isinstance(part, int))
-            for degree_of in DEGREES:
-                if degree_of <= most and left > 0 and left % degree_of == 0:
+            for degree_of in degrees:
+                if left > 0 and left % degree_of == 0:
                     yield Split(left // degree_of, degree_of, scoring, training)
 
 

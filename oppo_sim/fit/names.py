@@ -49,6 +49,9 @@ class LogNames:
     """Further figures by our column."""
     replaced: tuple[str, ...] = ()
     """How many groups were dropped while others were generated in their place, in no batch of their own."""
+    beside: dict[str, float] = field(default_factory=dict)
+    """Metrics that are logged, above a value, where a run generates while it trains; ``name*`` is a
+    beginning. Its seconds of generation are then what the trainer waited."""
     made_tokens: bool = False
     """Lengths count what the actor made, not what tools answered."""
     note: str = ""
@@ -59,7 +62,8 @@ _VERL: Final = LogNames(
     name="verl",
     importer="verl",
     stages=(
-        Timed(("gen",), ("timing_s/gen",), also=("update_weights",)),
+        # One step off, ``gen`` is what is left to wait for; the seconds of the batch itself stand beside it.
+        Timed(("gen",), ("timing_s/generate_async", "timing_s/gen"), also=("update_weights",)),
         Timed(("reward",), ("timing_s/reward",)),
         Timed(("old_log_prob",), ("timing_s/old_log_prob",)),
         Timed(("ref",), ("timing_s/ref",)),
@@ -67,7 +71,15 @@ _VERL: Final = LogNames(
         Timed(("adv",), ("timing_s/adv",)),
         Timed(("update_critic",), ("timing_s/update_critic",)),
         Timed(("update_actor",), ("timing_s/update_actor",)),
-        Timed(("update_weights",), ("timing_s/update_weights",)),
+        Timed(
+            ("update_weights",),
+            (
+                "timing_s/update_weights",
+                "timing_s/sync_rollout_weights",
+                "timing_s/timing_s/param_sync",
+                "timing_s/param_sync",
+            ),
+        ),
     ),
     step=("timing_s/step", "perf/time_per_step"),
     testing=("timing_s/testing",),
@@ -82,6 +94,12 @@ _VERL: Final = LogNames(
         GENERATION_BATCHES: ("train/num_gen_batches",),
     },
     replaced=("training/filter_groups/evicted_samples",),
+    beside={
+        "timing_s/wait_prev_gen": 0.0,
+        "fully_async/*": 0.0,
+        "separate_async/*": 0.0,
+        "training/off_policy/trajectory_staleness_worst/mean": 0.0,
+    },
     note="gen holds waking the engine, resharding and loading weights; step holds validation and checkpoints",
 )
 
@@ -137,6 +155,7 @@ _NEMO: Final = LogNames(
         TOKENS_TOTAL: ("total_num_tokens",),
         GENERATION_BATCHES: ("dynamic_sampling_num_gen_batches",),
     },
+    beside={"timing/train/exposed_generation": 0.0},
     note="prepare_for_generation holds waking the engine and the refit of its weights",
 )
 
@@ -154,6 +173,7 @@ _ROLL: Final = LogNames(
     step=("time/step_total",),
     testing=("time/val_step",),
     late_beside=("time/step_generate",),
+    beside={"time/step_stop_server": 0.05, "time/step_shrink": 0.0},
     note="step_generate and step_rollout hold rewards; old_log_probs the critic's values",
 )
 
@@ -172,6 +192,7 @@ _SKYRL: Final = LogNames(
     step=("timing/step",),
     testing=("timing/eval",),
     saving=("timing/save_checkpoints",),
+    beside={"timing/wait_for_generation_buffer": 0.0},
     note="generate holds rewards; fwd_logprobs_values_reward every forward",
 )
 

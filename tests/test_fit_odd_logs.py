@@ -351,6 +351,44 @@ def test_a_line_that_another_process_printed_into_stays_one_step(tmp_path: Path)
     assert not log.left_out
 
 
+@pytest.mark.parametrize("width", [60, 80, 131, 200])
+def test_lines_that_a_terminal_broke_are_put_together(width: int, tmp_path: Path) -> None:
+    """A copy from a terminal breaks lines anywhere, also within a number or a name."""
+    figures = "timing_s/ref:3.125 - timing_s/step:{step}.5 - response_length/mean:51{step}.25 - prompt_length/mean:98.5"
+    whole = [
+        f"(TaskRunner pid=7) step:{step} - critic/score/mean:0.{step:03d} - {GEN}:{20 + step}.0625 - "
+        + figures.format(step=30 + step)
+        for step in range(1, 12)
+    ]
+    told = [line for each in whole for line in (each, "Saved a checkpoint to ckpt/12, 4 ranks")]
+    pieces = [line[at : at + width] for line in told for at in range(0, len(line), width)]
+    log = read_step_log(lines_of(tmp_path / "a.log", *pieces))
+    expected = read_step_log(lines_of(tmp_path / "b.log", *whole))
+    pd.testing.assert_frame_equal(log.frame, expected.frame)
+    assert log.frame["step"].tolist() == list(range(1, 12))
+    assert not log.left_out
+
+
+def test_parts_of_a_line_stay_with_its_step_where_every_line_is_in_parts(tmp_path: Path) -> None:
+    parts = [
+        (f"step:{step} - {GEN}:{20 + step}.0", f" - timing_s/ref:{step}.5 - timing_s/step:3{step}.5", f" - response_length/mean:50{step}.0")
+        for step in range(1, 6)
+    ]  # fmt: skip
+    log = read_step_log(lines_of(tmp_path / "a.log", *(part for each in parts for part in each)))
+    assert log.frame["step"].tolist() == [1, 2, 3, 4, 5]
+    assert log.frame[GEN].tolist() == [21.0, 22.0, 23.0, 24.0, 25.0]
+    assert log.frame["timing_s/ref"].tolist() == [1.5, 2.5, 3.5, 4.5, 5.5]
+    assert log.frame["response_length/mean"].tolist() == [501.0, 502.0, 503.0, 504.0, 505.0]
+
+
+def test_seconds_of_a_step_are_not_its_number(tmp_path: Path) -> None:
+    """A loop of one's own that prints what verl logs, without the number of a step."""
+    lines = [str({GEN: 20.5, STEP_S: 36.5 - step, "response_length/mean": 500.0}) for step in range(4)]
+    log = read_step_log(lines_of(tmp_path / "a.log", *lines))
+    assert log.frame["step"].tolist() == [0, 1, 2, 3]
+    assert log.frame[STEP_S].tolist() == [36.5, 35.5, 34.5, 33.5]
+
+
 def test_figures_without_a_step_among_steps_are_counted_not_taken_for_one(tmp_path: Path) -> None:
     rows = [{"step": step, **BASE} for step in range(1, 6)]
     log = read_step_log(write_lines(tmp_path / "a.jsonl", [*rows, {**BASE, GEN: 900.0}]))

@@ -350,6 +350,32 @@ def test_skyrls_lengths_are_of_what_the_actor_made(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("ray", ["", "\x1b[36m(skyrl_entrypoint pid=1234)\x1b[0m "])
+def test_what_skyrl_prints_of_a_step_is_read(ray: str, tmp_path: Path) -> None:
+    """A dictionary of a figure a line under the step; other processes print in between."""
+    head = "2026-08-01 10:00:00.123 | INFO     | skyrl.train.utils.tracking:log:189 - Step {step}: "
+    lines = []
+    for step in (1, 2, 3):
+        lines += [
+            head.format(step=step),
+            f"{{'generate/avg_num_tokens': '{500 + step}.2500',",
+            " 'generate/max_num_tokens': 1500,",
+            f" 'timing/generate': '{20 + step}.5000',",
+            "(vLLMWorker pid=9) prompt length: 100",
+            " 'timing/policy_train': '8.0000',",
+            f" 'timing/step': '{36 + step}.0000',",
+            " 'trainer/epoch': 0}",
+        ]
+    path = tmp_path / "run.log"
+    path.write_text("".join(f"{ray}{line}\n" for line in lines), encoding="utf-8")
+    log = read_step_log(path)
+    assert (log.framework, log.left_out, log.notes) == ("skyrl", {}, ())
+    assert log.frame["step"].tolist() == [1, 2, 3]
+    assert log.frame["timing_s/gen+reward"].tolist() == [21.5, 22.5, 23.5]
+    assert log.frame["timing_s/step"].tolist() == [37.0, 38.0, 39.0]
+    assert log.frame["response_length/mean"].tolist() == [501.25, 502.25, 503.25]
+
+
 def test_nemo_rls_ppo_and_its_rollout_manager(tmp_path: Path) -> None:
     """NeMo Gym's and the newer rollouts name lengths otherwise; PPO times the critic's values."""
     figures = {

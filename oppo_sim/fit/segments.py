@@ -89,7 +89,7 @@ def _parts(lines: Sequence[Line], result: Gathered) -> list[_Part]:
     parts: list[_Part] = []
     last: int | None = None
     counted = 0
-    stepped = 2 * sum(named is not None for named, _ in lines) > len(lines)
+    stepped = _stepped(lines)
     for named, figures in lines:
         if not figures:
             continue
@@ -116,6 +116,26 @@ def _parts(lines: Sequence[Line], result: Gathered) -> list[_Part]:
         row.update(figures)
         last = step
     return parts
+
+
+def _stepped(lines: Sequence[Line]) -> bool:
+    """Whether lines without a step belong to the one before that has one: where most have one, or where those
+    without go on with it and repeat none of its figures."""
+    bare = repeating = 0
+    seen: set[str] | None = None
+    for named, figures in lines:
+        if not figures:
+            continue
+        if named is not None:
+            seen = set(figures)
+            continue
+        bare += 1
+        if seen is None or seen & set(figures):
+            repeating += 1
+        else:
+            seen |= set(figures)
+    named_lines = sum(named is not None and bool(figures) for named, figures in lines)
+    return named_lines > bare or (named_lines > 0 and 2 * repeating < bare)
 
 
 def _repeated(row: Mapping[str, float], known: Mapping[str, float]) -> set[str]:

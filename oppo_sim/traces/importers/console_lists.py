@@ -1,4 +1,5 @@
-"""Steps that a run prints as lists, a figure a line under headings (NeMo RL's console)."""
+"""Steps that a run prints a figure a line: as lists under headings (NeMo RL's console), or as a dictionary
+(SkyRL's)."""
 
 import re
 from typing import Final
@@ -62,3 +63,26 @@ class ConsoleLists:
         elif name == _ALL and self._generated is not None:
             figures[_PROMPT] = max(0.0, figures[name] - self._generated)
         return self._step, figures
+
+
+_TITLE: Final = re.compile(r"\bstep (\d{1,18}):\s*$", re.IGNORECASE)
+_ENTRY: Final = re.compile(r"(?:\([^()]*\) )?[{ ]\s*(['\"])[^'\"]+\1: .*[,}]\s*$")
+"""Ray puts the process before it."""
+
+
+class ConsoleDict:
+    """Reads the lines of a dictionary that is printed under ``Step 3:``."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+
+    def step_of(self, line: str) -> int | None:
+        """The step of a line that is one of its entries, None of any other."""
+        if (titled := _TITLE.search(line)) is not None:
+            self._step = int(titled[1])
+            return None
+        if self._step is None or not _ENTRY.match(line):
+            return None
+        step, ended = self._step, line.rstrip().endswith("}")
+        self._step = None if ended else step
+        return step

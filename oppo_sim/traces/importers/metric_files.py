@@ -16,12 +16,13 @@ from typing import Any, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors
-from oppo_sim.traces.importers.console_lists import ConsoleLists
+from oppo_sim.traces.importers.console_lists import ConsoleDict, ConsoleLists
 from oppo_sim.traces.importers.logged_steps import TRAINED, Figures, by_trained_step
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rows import CUT_OFF, json_values, plain_name, raw_lines
 from oppo_sim.traces.importers.running_time import running_seconds, running_step, with_seconds_a_step
+from oppo_sim.traces.importers.wrapped import unwrapped, wrap_width
 
 PATTERNS: Final = ("*.jsonl", "*.json", "*.csv", "*.log", "*.txt", "*.out", "*tfevents*", "*.wandb")
 STEP_NAMES: Final = ("step", "_step", *TRAINED, "Step")
@@ -34,7 +35,10 @@ _PAIR: Final = re.compile(
 """Name, what wraps the number, number, unit. A number is taken whole or not at all: 20.5 of ``20.5min`` would
 be another one, and so would the 20 of ``20,5`` or ``20:05``."""
 _WITH_UNIT: Final = re.compile(r"\s*([^\s]*\d\.?)\s*(ms|s)\s*")
-_STEP: Final = re.compile(r"\b(?:step|rollout|perf|iteration)\W{0,3}(\d{1,18})\b", re.IGNORECASE)
+_STEP: Final = re.compile(
+    r"(?<![\w./@-])(?:step|rollout|perf|iteration)\W{0,3}(\d{1,18})\b(?!\.\d)", re.IGNORECASE
+)
+"""A name by itself and a whole number: 36 of ``timing_s/step:36.5`` is no step."""
 _BEGUN: Final = re.compile(r"\bstep:\d+ - ?[\w/.]*(?::[\w.(]*)?$")
 """A line of a step that was cut off in its first figure."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -65,13 +69,13 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
     elif name.endswith(".json"):
         yield from by_trained_step(_json(path, reading), reading)
     else:
-        yield from console_lines(raw_lines(path))
+        yield from console_lines(unwrapped(raw_lines(path), wrap_width(raw_lines(path))))
 
 
 def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
     """Figures in the output of a run: ``step:3 - a/b:1.5 - …``, ``rollout 3: {'a/b': 1.5, …}``, or a list of
-    them under the step's heading."""
-    lists = ConsoleLists()
+    them, or a dictionary of many lines, under the step's heading."""
+    lists, entries = ConsoleLists(), ConsoleDict()
     for raw in chain.from_iterable(map(_written_over, lines)):
         if len(raw) > _MOST_LINE:
             continue
@@ -81,6 +85,7 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
             if listed[1]:
                 yield listed
             continue
+        entry_of = entries.step_of(line)
         # The last number of a line without its end may have lost digits, as where a run was stopped.
         whole = len(line) if line.endswith(("\n", "\r")) else len(line) - 1
         figures: dict[str, float] = {}
@@ -95,7 +100,9 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
             continue
         named = next((figures[name] for name in STEP_NAMES if name in figures), None)
         found = _STEP.search(line)
-        if named is not None and named == int(named) and named >= 0:
+        if entry_of is not None:
+            yield entry_of, figures
+        elif named is not None and named == int(named) and named >= 0:
             yield int(named), figures
         else:
             yield int(found.group(1)) if found else None, figures

@@ -19,6 +19,7 @@ from oppo_sim.fit.sources import open_log
 from oppo_sim.given_command import given_command
 from oppo_sim.scenario.load import load_scenario, scenario_from_plain
 from oppo_sim.simulation import simulate
+from oppo_sim.traces.importers import import_log
 from tests.fit_logs import TRUTH, fit_scenario, short_chains, verl_log
 from tests.import_cases import write_lines
 from tests.test_fit_reading import BASE, console, reasons, refused
@@ -136,6 +137,42 @@ def test_figures_of_a_step_in_two_passes_come_together(tmp_path: Path) -> None:
     log = read_step_log(lines_of(tmp_path / "a.log", *timed, *lengths))
     assert log.frame[GEN].tolist() == [21.0, 22.0, 23.0]
     assert log.frame["response_length/mean"].tolist() == [501.0, 502.0, 503.0]
+
+
+def test_a_folder_of_a_run_has_files_of_other_kinds(tmp_path: Path) -> None:
+    """wandb's folder of a run, and what TRL's trainer writes."""
+    run, trained = tmp_path / "run-1", tmp_path / "out"
+    for folder in (run / "files", trained / "checkpoint-2", trained / "checkpoint-4"):
+        folder.mkdir(parents=True)
+    console(run / "files" / "output.log", [(1, {}), (2, {})])
+    (run / "files" / "wandb-summary.json").write_text(json.dumps({GEN: 99.0, "_step": 9}))
+    (run / "files" / "wandb-metadata.json").write_text(json.dumps({"gpu": "H100", "gpu_count": 8}))
+    (run / "files" / "requirements.txt").write_text("torch==2.4")
+    (run / "run-1.wandb").write_bytes(b"\x00\x01")
+    log = read_step_log(run)
+    assert (log.frame[GEN].tolist(), reasons(log)) == ([20.0, 20.0], "3 file of another kind")
+    lines = [
+        {
+            "step": step,
+            "step_time": 30.0 + step,
+            "completions/max_length": 900,
+            "completions/mean_length": 500.0,
+        }
+        for step in range(1, 5)
+    ]
+    for steps in (2, 4):
+        folder = trained / f"checkpoint-{steps}"
+        (folder / "config.json").write_text(json.dumps({"vocab_size": 1000}))
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": lines[:steps]}))
+    log = read_step_log(trained)
+    assert log.frame[STEP_S].tolist() == [31.0, 32.0, 33.0, 34.0]
+    assert log.left_out["file of another kind"] == 2
+    frame, provenance = import_log("trl", trained, rows_per_step=8)
+    assert len(frame) == 32
+    assert provenance["files_left_out"] == {"file of another kind": 2}
+    (run / "files" / "output.log").unlink()
+    assert "run-1.wandb is wandb's own binary log" in refused(run)
+    assert "holds no list of metrics" in refused(trained / "checkpoint-2" / "config.json")
 
 
 def test_files_of_two_runs_in_a_folder_are_not_mixed(tmp_path: Path) -> None:

@@ -30,11 +30,11 @@ from oppo_sim.files import sha256_of
 from oppo_sim.fit.names import FRAMEWORKS, LogNames
 from oppo_sim.fit.overlapped import leave_out_waits, told_by
 from oppo_sim.fit.segments import Gathered, gather
-from oppo_sim.traces.importers.detecting import files_of, matching, shown_name
+from oppo_sim.traces.importers.detecting import OTHER_KIND, files_of, matching, shown_name
 from oppo_sim.traces.importers.figures import PREFIXES, chosen, first_figure
 from oppo_sim.traces.importers.formats import find_importer
 from oppo_sim.traces.importers.logged_steps import Figures
-from oppo_sim.traces.importers.metric_files import PATTERNS, read_metrics
+from oppo_sim.traces.importers.metric_files import PATTERNS, NoMetrics, read_metrics
 from oppo_sim.traces.importers.options import ImportOptions
 from oppo_sim.traces.importers.reading import Reading
 
@@ -124,9 +124,7 @@ def read_step_log(
     _check_fields(given)
     files = [file for file in files_of(root) if root.is_file() or matching([file], PATTERNS)]
     reading = Reading(ImportOptions())
-    records = [
-        (file, _without_cut_numbers(file, list(read_metrics(file, reading)), reading)) for file in files
-    ]
+    records = _records(files, reading, root)
     _check_names(given, records, root)
     names = _framework(framework, records, given, root)
     gathered = gather([[_known(each, names, given) for each in found] for _, found in records], str(root))
@@ -139,6 +137,25 @@ def read_step_log(
     if any((_figure(each, names.replaced) or 0.0) > 0.0 for each in lines):
         gathered.note(_REPLACED)
     return step_log(root, names, gathered, [file for file, found in records if found], unit)
+
+
+def _records(files: Sequence[Path], reading: Reading, root: Path) -> list[tuple[Path, list[Figures]]]:
+    """The lines of each file. In a folder, files of another kind are left out and counted. Raises OppoError,
+    for one of these too where there is nothing else."""
+    records: list[tuple[Path, list[Figures]]] = []
+    other: NoMetrics | None = None
+    for file in files:
+        try:
+            lines = list(read_metrics(file, reading))
+        except NoMetrics as error:
+            other = error
+            if not root.is_file():
+                reading.left_out[OTHER_KIND] += 1
+        else:
+            records.append((file, _without_cut_numbers(file, lines, reading)))
+    if other is not None and not any(lines for _, lines in records):
+        raise other
+    return records
 
 
 def _with_late_steps(gathered: Gathered) -> None:

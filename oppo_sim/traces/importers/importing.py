@@ -12,11 +12,12 @@ from oppo_sim.errors import OppoError
 from oppo_sim.files import sha256_of
 from oppo_sim.traces.importers.aggregates import Account, draw_steps
 from oppo_sim.traces.importers.confined import reader_of
-from oppo_sim.traces.importers.detecting import Chosen, choose_files, detect, shown_name
+from oppo_sim.traces.importers.detecting import OTHER_KIND, Chosen, choose_files, detect, shown_name
 from oppo_sim.traces.importers.figures import figures_by_step, usable_steps
 from oppo_sim.traces.importers.formats import AUTO, find_importer
 from oppo_sim.traces.importers.gathering import OUTSIDE, Gathering
 from oppo_sim.traces.importers.importer import Importer
+from oppo_sim.traces.importers.metric_files import NoMetrics
 from oppo_sim.traces.importers.options import METRIC_FIELDS, ROLLOUT_FIELDS, ImportOptions
 from oppo_sim.traces.importers.reading import TOOL_SECONDS_USED, Reading, Rollout
 from oppo_sim.traces.importers.tokens import make_counter
@@ -97,11 +98,18 @@ def _read_figures(work: _Import, account: Account) -> None:
     metrics, root, reading = work.importer.metrics, work.root, work.reading
     assert metrics is not None
     steps: dict[int, dict[str, float]] = {}
+    other: NoMetrics | None = None
     for number, file in enumerate(work.chosen.files):
-        lines = figures_by_step(file, metrics, reading, steps)
+        try:
+            lines = figures_by_step(file, metrics, reading, steps)
+        except NoMetrics as error:
+            other, lines = error, 0
+            work.chosen.files_left_out[OTHER_KIND] = work.chosen.files_left_out.get(OTHER_KIND, 0) + 1
         if lines:
             work.record(file, lines)
         work.progress(number + 1, len(work.chosen.files))
+    if not work.records and other is not None:
+        raise other
     if not work.records:
         wanted = ", ".join(metrics.mean) or "named by --field mean=NAME"
         raise OppoError(

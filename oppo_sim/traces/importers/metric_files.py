@@ -51,13 +51,18 @@ _DEEPEST: Final = 4
 _MOST_JSON: Final = 128 << 20
 
 
+class NoMetrics(OppoError):
+    """A file that is well but of another kind; a folder may have some beside its log."""
+
+
 def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
-    """The figures of one file, by its name's ending. Raises OppoError naming file and line."""
+    """The figures of one file, by its name's ending. Raises OppoError naming file and line, NoMetrics for a
+    file of another kind."""
     name = plain_name(path)
     if "tfevents" in name:
         yield from _events(path)
     elif name.endswith(".wandb"):
-        raise OppoError(
+        raise NoMetrics(
             f"{path} is wandb's own binary log, which only wandb reads: export the run's history as CSV or"
             " JSON lines, and import that"
         )
@@ -174,7 +179,7 @@ def _json(path: Path, reading: Reading) -> Iterator[Figures]:
     if isinstance(value, dict):
         value = value.get("log_history", value.get("history"))
     if not isinstance(value, list):
-        raise OppoError(
+        raise NoMetrics(
             f"{path} holds no list of metrics (a log_history, or a list of objects): is it the right file?"
         )
     for number, each in enumerate(value, start=1):

@@ -313,6 +313,51 @@ def test_trl_names_continuous_batching_otherwise(tmp_path: Path) -> None:
     assert log.frame["timing_s/step"].tolist() == [8.0, 8.0]
 
 
+def trl_line(step: int, tokens: float) -> str:
+    return str(
+        {"loss": 0.01, "num_tokens": tokens * step, "completions/mean_length": 500.0, "step_time": 30.0 + step,
+         "epoch": step / 100}
+    )  # fmt: skip
+
+
+def bar(step: int, of: int) -> str:
+    return f"{100 * step // of:3d}%|███▌      | {step}/{of} [01:20<03:00, 20.01s/it]"
+
+
+def test_trls_progress_bar_says_of_which_step_a_line_is(tmp_path: Path) -> None:
+    """Its lines name no step, and with ``logging_steps`` are of several; an evaluation has a bar of its own."""
+    printed = ["  0%|          | 0/100 [00:00<?, ?it/s]"]
+    for step in range(5, 26, 5):
+        printed += [
+            "\r".join(bar(each, 100) for each in range(step - 4, step + 1)) + "\r" + trl_line(step, 9e3)
+        ]
+        if step == 15:
+            printed += [
+                bar(9, 9),
+                str({"eval_completions/mean_length": 90.0, "eval_runtime": 9.0, "epoch": 0.15}),
+            ]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(printed) + "\n", encoding="utf-8")
+    log = read_step_log(path)
+    assert log.frame["step"].tolist() == [5, 10, 15, 20, 25]
+    assert log.frame["timing_s/step"].tolist() == [35.0, 40.0, 45.0, 50.0, 55.0]
+    assert log.frame["tokens/total"].tolist() == [9000.0] * 5
+    assert not log.notes
+
+
+def test_without_a_bar_that_counts_each_line_tokens_of_a_step_are_not_known(tmp_path: Path) -> None:
+    """Nobody knows of how many steps a line is; in blocks, lines come after bars of later steps."""
+    lines = [trl_line(step, 9e3) for step in range(5, 26, 5)]
+    blocks = [bar(15, 100), *lines[:3], bar(25, 100), *lines[3:]]
+    for said in (lines, blocks):
+        path = tmp_path / "train.log"
+        path.write_text("\n".join(said) + "\n", encoding="utf-8")
+        log = read_step_log(path)
+        assert log.frame["step"].tolist() == [0, 1, 2, 3, 4]
+        assert "tokens/total" not in log.frame
+        assert any("tokens of a step are not known" in note for note in log.notes)
+
+
 def test_slimes_waits_for_tools_are_read_and_its_updates_are_no_steps(tmp_path: Path) -> None:
     """A rollout of two updates: what was generated, the updates, the trainer's seconds."""
     lines = []

@@ -23,7 +23,7 @@ from oppo_sim.columns import (
     timing,
 )
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.segments import Gathered
+from oppo_sim.fit.segments import COUNTED, Gathered
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +37,10 @@ _FAR: Final = 100.0
 _LONGER: Final = 1.05
 _OVERLAP: Final = 10.0
 """By so much generation may be longer than its step, where it goes on beside the training of another."""
+_NO_TOKENS: Final = (
+    "tokens of a step are not known: the log counts them from its beginning and does not say of how many"
+    " steps a line is (logging_steps), as trainer_state.json does, or the console with its progress bar"
+)
 _SOMETIMES: Final = (STEP_TESTING_S, STEP_SAVE_S)
 """What only some steps have."""
 _HELD: Final = 0.3
@@ -93,6 +97,9 @@ def cleaned(
     notes += _in_seconds(frame, [column for column in seconds if column in _SOMETIMES], unit, gathered)
     notes += _as_share(frame)
     _leave_out_impossible_figures(frame, gathered)
+    if COUNTED in gathered.notes and TOKENS_CUMULATIVE in frame:
+        frame = frame.drop(columns=TOKENS_CUMULATIVE)
+        notes.append(_NO_TOKENS)
     _derive(frame)
     frame = _without_impossible(frame, seconds, gathered)
     if frame.empty:

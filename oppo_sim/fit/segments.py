@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from oppo_sim.columns import COLD_START
 from oppo_sim.errors import OppoError
 
-_COUNTED: Final = "the log has no steps, so its lines were counted from 0"
+COUNTED: Final = "the log has no steps, so its lines were counted from 0"
 _STEPLESS: Final = "line without a step among lines that have one"
 _UNSORTED: Final = "the log's lines are not in the order of their steps, and were sorted"
 _ALIKE: Final = 1e-3
@@ -102,7 +102,7 @@ def _parts(lines: Sequence[Line], result: Gathered) -> list[_Part]:
             continue
         step = counted if named is None else named
         if named is None:
-            result.note(_COUNTED)
+            result.note(COUNTED)
         counted = step + 1
         if last is None or step < last:
             parts.append(_Part({step: {COLD_START: 1.0}}))

@@ -1,7 +1,9 @@
 """Steps that a run prints a figure a line: as lists under headings (NeMo RL's console), or as a dictionary
-(SkyRL's)."""
+(SkyRL's); and steps that only a progress bar counts (TRL's)."""
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Final
 
 _STEP: Final = re.compile(r"={5,} Step (\d{1,18})(?:/\d+)? ={5,}\s*$")
@@ -86,3 +88,36 @@ class ConsoleDict:
         step, ended = self._step, line.rstrip().endswith("}")
         self._step = None if ended else step
         return step
+
+
+_BAR: Final = re.compile(r"\s*\d{1,3}%\|[^|]*\|\s*(\d{1,15})/\d{1,15} \[")
+"""A trainer's bar says nothing before the share, those of other loops say what they do."""
+
+
+Printed = tuple[int | None, dict[str, float], int | None]
+"""A line's step, its figures, and what the trainer's bar said last."""
+
+
+def moved_to(line: str) -> int | None:
+    """The step of a trainer's bar; None if the line is none."""
+    found = _BAR.match(line)
+    return None if found is None else int(found[1])
+
+
+def with_steps_of_bar(printed: Iterable[Printed]) -> Iterator[tuple[int | None, dict[str, float]]]:
+    """Lines that name no step with the bar's, as transformers' trainer moves it and then prints its figures;
+    only if it was moved before every line, since where output is written in blocks it is ahead of them."""
+    lines = iter(printed)
+    for step, figures, at in lines:
+        if step is None and _of_training(figures):
+            held = [(step, figures, at), *lines]
+            shown = [bar for named, each, bar in held if named is None and _of_training(each)]
+            moved = all(two is not None and one is not None and one < two for one, two in pairwise(shown))
+            for named, each, bar in held:
+                yield (bar if named is None and moved and _of_training(each) else named), each
+            return
+        yield step, figures
+
+
+def _of_training(figures: Mapping[str, float]) -> bool:
+    return "epoch" in figures and not any(name.startswith("eval_") for name in figures)

@@ -16,7 +16,13 @@ from typing import Any, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors
-from oppo_sim.traces.importers.console_lists import ConsoleDict, ConsoleLists
+from oppo_sim.traces.importers.console_lists import (
+    ConsoleDict,
+    ConsoleLists,
+    Printed,
+    moved_to,
+    with_steps_of_bar,
+)
 from oppo_sim.traces.importers.logged_steps import TRAINED, Figures, by_trained_step
 from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
@@ -80,7 +86,12 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
 def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
     """Figures in the output of a run: ``step:3 - a/b:1.5 - …``, ``rollout 3: {'a/b': 1.5, …}``, or a list of
     them, or a dictionary of many lines, under the step's heading."""
+    yield from with_steps_of_bar(_printed(lines))
+
+
+def _printed(lines: Iterable[bytes]) -> Iterator[Printed]:
     lists, entries = ConsoleLists(), ConsoleDict()
+    bar: int | None = None
     for raw in chain.from_iterable(map(_written_over, lines)):
         if len(raw) > _MOST_LINE:
             continue
@@ -88,9 +99,11 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
         listed = lists.read(line)
         if listed is not None:
             if listed[1]:
-                yield listed
+                yield *listed, bar
             continue
         entry_of = entries.step_of(line)
+        at = moved_to(line)
+        bar = bar if at is None else at
         # The last number of a line without its end may have lost digits, as where a run was stopped.
         whole = len(line) if line.endswith(("\n", "\r")) else len(line) - 1
         figures: dict[str, float] = {}
@@ -106,11 +119,11 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
         named = next((figures[name] for name in STEP_NAMES if name in figures), None)
         found = _STEP.search(line)
         if entry_of is not None:
-            yield entry_of, figures
+            yield entry_of, figures, bar
         elif named is not None and named == int(named) and named >= 0:
-            yield int(named), figures
+            yield int(named), figures, bar
         else:
-            yield int(found.group(1)) if found else None, figures
+            yield int(found.group(1)) if found else None, figures, bar
 
 
 def _written_over(line: bytes) -> list[bytes]:

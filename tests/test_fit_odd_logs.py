@@ -112,6 +112,22 @@ def test_a_table_that_was_cut_off_or_has_its_header_twice(tmp_path: Path) -> Non
     assert "line 2: there are 2 values but the header names 3" in refused(short)
 
 
+def test_what_mlflow_exports_is_a_row_a_figure(tmp_path: Path) -> None:
+    figures = [(name, step, value + step) for name, value in BASE.items() for step in (1, 2, 3)]
+    rows = [f"a1b2,{name},{value},{step},17000{step}" for name, step, value in figures]
+    head = "run_id,key,value,step,timestamp"
+    log = read_step_log(lines_of(tmp_path / "metrics.csv", head, *rows))
+    assert (log.framework, log.left_out, log.notes) == ("verl", {}, ())
+    assert log.frame["step"].tolist() == [1, 2, 3]
+    assert log.frame[GEN].tolist() == [21.0, 22.0, 23.0]
+    assert log.frame["response_length/mean"].tolist() == [501.0, 502.0, 503.0]
+    other = [row.replace("a1b2", "c3d4") for row in rows]
+    path = lines_of(tmp_path / "two.csv", head, *rows, *other)
+    assert "figures of 2 runs (a1b2, c3d4)" in refused(path)
+    (tmp_path / "cut.csv").write_text("\n".join([head, *rows])[:-9], encoding="utf-8")
+    assert sum(read_step_log(tmp_path / "cut.csv").left_out.values()) >= 1
+
+
 def test_an_export_of_several_runs_is_not_mixed(tmp_path: Path) -> None:
     header = ("Step", f"old - {GEN}", f"old - {GEN}__MIN", f"new - {GEN}")
     path = table(tmp_path / "a.csv", [header, (1, 20, 20, 30), (2, 21, 21, 31)])

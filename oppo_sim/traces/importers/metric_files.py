@@ -247,6 +247,9 @@ def _csv_figures(
     header = next(rows, None)
     if header is None:
         return
+    if {"run_id", "key", "value", "step"} <= set(header):
+        yield from _long_figures(path, header, rows, lines, reading)
+        return
     steps = [at for at, name in enumerate(header) if name.strip().strip('"') in STEP_NAMES]
     tensorboard = [name.strip() for name in header] == ["Wall time", "Step", "Value"]
     # wandb names a column 'run - metric' and adds its least and largest value.
@@ -276,6 +279,33 @@ def _csv_figures(
         step = place.whole(row[steps[0]], "step") if steps and row[steps[0]] else None
         if figures:
             yield step, figures
+
+
+def _long_figures(
+    path: Path, header: Sequence[str], rows: Iterator[list[str]], lines: _Lines, reading: Reading
+) -> Iterator[Figures]:
+    """What MLflow exports: a row for each figure of each step, metric by metric. Raises OppoError."""
+    runs = set[str]()
+    found: dict[int, dict[str, float]] = {}
+    for number, row in enumerate(rows, start=2):
+        if not any(row):
+            continue
+        if not lines.whole:
+            reading.left_out[CUT_OFF if len(row) < len(header) else _NO_END] += 1
+            break
+        place = Place(path, number)
+        if len(row) != len(header):
+            raise place.error(
+                f"there are {len(row)} values but the header names {len(header)}: correct the line"
+            )
+        named = dict(zip(header, row, strict=True))
+        runs.add(named["run_id"])
+        if (value := _text_number(named["value"])) is not None:
+            found.setdefault(place.whole(named["step"], "step"), {})[named["key"]] = value
+    if len(runs) > 1:
+        shown = ", ".join(sorted(each[:40] for each in runs)[:3])
+        raise OppoError(f"{path} has figures of {len(runs)} runs ({shown}): export one run, and fit that")
+    yield from sorted(found.items())
 
 
 def _several_runs(path: Path, header: Sequence[str]) -> OppoError:

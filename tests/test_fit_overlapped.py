@@ -91,3 +91,34 @@ def test_its_fit_has_training_from_the_log_and_generation_as_it_was(tmp_path: Pa
     for column, wanted in (("timing_s/gen", asked), ("timing_s/update_actor", had)):
         seconds = [simulate(each, policy="sequential", steps=3).steps[column] for each in (written, wanted)]
         assert seconds[0].tolist() == pytest.approx(seconds[1].tolist(), rel=0.05)
+
+
+ASYNCHRONOUS: dict[str, dict[str, float]] = {
+    "areal": {"timeperf/rollout": 3.0, "timeperf/recompute_logp": 2.0, "timeperf/train_step": 10.0,
+              "timeperf/update_weights": 1.0, "ppo_actor/seq_len/avg": 600.0, "ppo_actor/prompt_len/avg": 100.0,
+              "ppo_actor/correct_seq_len/avg": 400.0},
+    "prime_rl": {"time/wait_for_batch": 0.0, "time/step": 15.0, "time/forward_backward": 10.0,
+                 "time/broadcast_weights": 1.0, "train/agg/all/num_output_tokens/mean": 500.0},
+    "open_instruct": {"time/trainer_waiting_for_data": 3.0, "time/total": 15.0, "time/training": 10.0,
+                      "time/weight_sync": 1.0, "val/sequence_lengths": 500.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", sorted(ASYNCHRONOUS))
+def test_of_asynchronous_frameworks_training_is_read(framework: str, tmp_path: Path) -> None:
+    counts = {"areal": {}, "prime_rl": {}, "open_instruct": {"global_step": 64, "training_step": 1}}[
+        framework
+    ]
+    lines = [
+        {"_step": step, **ASYNCHRONOUS[framework], **{name: step * each for name, each in counts.items()}}
+        for step in (1, 2, 3)
+    ]
+    log = read_step_log(write_lines(tmp_path / "history.jsonl", lines))
+    assert log.framework == framework
+    assert log.frame["step"].tolist() == [1, 2, 3]
+    update = next(column for column in log.covers if "update_actor" in str(column))
+    assert log.frame[update].tolist() == [10.0] * 3
+    assert log.frame["timing_s/update_weights"].tolist() == [1.0] * 3
+    assert log.frame["response_length/mean"].tolist() == [500.0] * 3
+    assert not any("gen" in stages for stages in log.covers.values())
+    assert any("still waited" in note for note in log.notes)

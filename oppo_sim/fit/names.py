@@ -47,6 +47,8 @@ class LogNames:
     """Metrics beside which the whole step is that of the step before: it is logged when the next begins."""
     figures: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Further figures by our column."""
+    sequences: tuple[str, str] | None = None
+    """Endings of the mean lengths of whole sequences and of their prompts, where no response has its own."""
     replaced: tuple[str, ...] = ()
     """How many groups were dropped while others were generated in their place, in no batch of their own."""
     beside: dict[str, float] = field(default_factory=dict)
@@ -57,6 +59,9 @@ class LogNames:
     note: str = ""
     """What its stages hold, for the documentation and the report."""
 
+
+_ALWAYS: Final = -1.0
+"""Any value of a metric."""
 
 _VERL: Final = LogNames(
     name="verl",
@@ -225,4 +230,58 @@ _SWIFT: Final = LogNames(
     note="the whole step alone, from the run's seconds; checkpoints are inside, validation is not",
 )
 
-FRAMEWORKS: Final[tuple[LogNames, ...]] = (_VERL, _OPENRLHF, _SLIME, _NEMO, _ROLL, _SKYRL, _TRL, _SWIFT)
+_AREAL: Final = LogNames(
+    name="areal",
+    importer="areal",
+    stages=(
+        Timed(("old_log_prob",), ("timeperf/recompute_logp",)),
+        Timed(("ref",), ("timeperf/ref_logp",)),
+        Timed(("values",), ("timeperf/critic_values",)),
+        Timed(("adv",), ("timeperf/compute_advantage",)),
+        Timed(("update_critic",), ("timeperf/critic_train_step",)),
+        Timed(("update_actor",), ("timeperf/train_step",)),
+        Timed(("update_weights",), ("timeperf/update_weights",)),
+    ),
+    step=(),
+    sequences=("/seq_len/avg", "/prompt_len/avg"),
+    beside={"timeperf/rollout": _ALWAYS},
+    note="training alone: rollout is what the trainer waits for",
+)
+
+_PRIME_RL: Final = LogNames(
+    name="prime_rl",
+    importer="prime_rl",
+    stages=(
+        Timed(("update_actor",), ("time/forward_backward",)),
+        Timed(("update_weights",), ("time/broadcast_weights",)),
+    ),
+    step=(),
+    beside={"time/wait_for_batch": _ALWAYS},
+    note="training alone: generation goes on beside it",
+)
+
+_OPEN_INSTRUCT: Final = LogNames(
+    name="open_instruct",
+    importer="open_instruct",
+    stages=(
+        Timed(("old_log_prob", "ref", "update_actor"), ("time/training",)),
+        Timed(("update_weights",), ("time/weight_sync",)),
+    ),
+    step=(),
+    beside={"time/trainer_waiting_for_data": _ALWAYS},
+    note="training alone: generation goes on beside it; training holds every forward of the policy",
+)
+
+FRAMEWORKS: Final[tuple[LogNames, ...]] = (
+    _VERL,
+    _OPENRLHF,
+    _SLIME,
+    _NEMO,
+    _ROLL,
+    _SKYRL,
+    _TRL,
+    _SWIFT,
+    _AREAL,
+    _PRIME_RL,
+    _OPEN_INSTRUCT,
+)

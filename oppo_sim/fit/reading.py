@@ -311,6 +311,8 @@ def _known(record: Figures, names: LogNames, given: Mapping[str, str]) -> tuple[
     if importer is not None:
         lengths = chosen(figures, importer, {})
         found |= {LENGTH_FIGURES[name]: value for name, value in lengths.items() if name in LENGTH_FIGURES}
+    if names.sequences is not None:
+        found |= _of_sequences(figures, *names.sequences)
     for column, wanted in names.figures.items():
         if (value := _figure(figures, wanted)) is not None:
             found[column] = value
@@ -322,6 +324,17 @@ def _known(record: Figures, names: LogNames, given: Mapping[str, str]) -> tuple[
         else:
             found[column] = value
     return (None if _UPDATES in figures and not found else step), found
+
+
+def _of_sequences(figures: Mapping[str, float], whole: str, prompt: str) -> dict[str, float]:
+    """Mean lengths of responses and prompts."""
+    both, before = (
+        next((value for name, value in figures.items() if name.endswith(ending)), None)
+        for ending in (whole, prompt)
+    )
+    if both is None or before is None or both <= before:
+        return {}
+    return {LENGTH_MEAN: both - before, PROMPT_LENGTH_MEAN: before}
 
 
 def _figure(figures: Mapping[str, float], names: Sequence[str]) -> float | None:

@@ -11,6 +11,7 @@ Figures = tuple[int | None, Named]
 
 _CALLS: Final = "_step"
 TRAINED: Final = (
+    "training_step",
     "global_step",
     "training/global_step",
     "train/global_step",
@@ -18,7 +19,7 @@ TRAINED: Final = (
     "rollout/step",
     "rollout_step",
 )
-"""A trainer's own number of a step."""
+"""A trainer's own number of a step; open-instruct's ``global_step`` beside it counts rollouts."""
 _ADDED: Final = "profiling/"
 """Beginning of metrics that are logged once a call of a function, in seconds: those of a step add up."""
 

@@ -214,6 +214,10 @@ def test_numbers_that_no_costs_give_are_refused(written: Path, capsys: pytest.Ca
     ]
     assert run([*arguments, "--observe", "timing_s/step=0.001"]) == 2
     assert "no costs agree with timing_s/step=0.001" in capsys.readouterr().err
+    assert run([*arguments, "--observe", "timing_s/step=40000..45000"]) == 2
+    assert "is it in milliseconds? Give seconds" in capsys.readouterr().err
+    assert run([*arguments, "--observe", "timing_s/values=3"]) == 2
+    assert "timing_s/values=3: the scenario has none of it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

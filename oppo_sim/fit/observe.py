@@ -45,6 +45,8 @@ _FEW: Final = 50.0
 _UNMET: Final = 4.0
 _HOPELESS: Final = 8.0
 """Spreads beyond an observation at which draws do not agree with it; computed, not simulated."""
+_LONGEST: Final = 100.0
+"""Times what costs give at most, beyond which seconds are in another unit."""
 _CANDIDATES: Final = 2
 """Simulated, for each draw that is kept."""
 
@@ -174,6 +176,7 @@ def observed_costs(
         return agreement(*baseline.estimated_apart(terms(z)), observations)
 
     before = baseline.estimated(terms(generator.standard_normal((4000, len(names)))))
+    _refuse_other_units(observations, before)
     count = _CANDIDATES * draws
     values = {
         **terms(tempered(likelihood, len(names), count, generator)),
@@ -289,6 +292,22 @@ def _lengths(apart: Floats) -> Floats:
     """By how much other lengths move each quantity: the middle of the draws."""
     found: Floats = np.sqrt(np.median(np.diagonal(apart, axis1=1, axis2=2), axis=0))
     return found
+
+
+def _refuse_other_units(observations: Sequence[Observation], before: Floats) -> None:
+    """Raises OppoError for seconds of which no cause is thinkable, and of what the scenario does not run."""
+    for place, one in enumerate(observations):
+        low, high = np.percentile(before[:, place], (2.5, 97.5))
+        if one.low > 0 and before[:, place].max() <= 0:
+            raise OppoError(
+                f"--observe {one.text}: the scenario has none of it; leave it out, or write a scenario that"
+                " runs it"
+            )
+        if one.name.startswith("timing_s/") and one.low > _LONGEST * high:
+            raise OppoError(
+                f"--observe {one.text}: that is {one.low / high:,.0f} times the most that costs give here"
+                f" ({low:.3g} to {high:.3g} s): is it in milliseconds? Give seconds"
+            )
 
 
 def _refuse_unmet(

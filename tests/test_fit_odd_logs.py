@@ -422,6 +422,25 @@ def test_lines_that_a_terminal_broke_are_put_together(width: int, tmp_path: Path
     assert not log.left_out
 
 
+@pytest.mark.parametrize("at", range(6, 60, 3))
+def test_a_line_that_was_broken_within_a_number_has_the_number(at: int, tmp_path: Path) -> None:
+    """Where processes write into one file; of what is glued to another's text nothing is believed."""
+    whole = [
+        f"step:{step} - {GEN}:{20 + step}.0625 - timing_s/ref:3.125 - response_length/mean:51{step}.25"
+        for step in range(1, 5)
+    ]
+    expected = read_step_log(lines_of(tmp_path / "whole.log", *whole)).frame
+    broken = [part for line in whole for part in (line[:at], line[at:])]
+    log = read_step_log(lines_of(tmp_path / "a.log", *broken))
+    pd.testing.assert_frame_equal(log.frame, expected)
+    assert not log.left_out
+    broken[4] += "(WorkerDict pid=9) INFO 08-01 10:00:00 throughput: 12.0 tokens/s"
+    frame = read_step_log(lines_of(tmp_path / "b.log", *broken)).frame
+    for column in expected:
+        if column in frame:
+            assert set(frame[column].dropna()) <= set(expected[column])
+
+
 def test_parts_of_a_line_stay_with_its_step_where_every_line_is_in_parts(tmp_path: Path) -> None:
     parts = [
         (f"step:{step} - {GEN}:{20 + step}.0", f" - timing_s/ref:{step}.5 - timing_s/step:3{step}.5", f" - response_length/mean:50{step}.0")

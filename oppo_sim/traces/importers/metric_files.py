@@ -36,7 +36,7 @@ STEP_NAMES: Final = ("step", "_step", *TRAINED, "Step")
 _NUMBER: Final = r"[+-]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _PAIR: Final = re.compile(
     r"""(?<![\w./@-])['"]?([A-Za-z][\w./@-]*)['"]?\s*:\s*(np\.\w+\(|tensor\()?['"]?"""
-    rf"""((?>{_NUMBER}))((?>ms|s)?)(?![\w/]|[,:]\d)(?(2)(?=['"]?\s*[),]))"""
+    rf"""((?>{_NUMBER}))((?>ms|s)?)(?![\w/(<]|[,:]\d)(?(2)(?=['"]?\s*[),]))"""
 )
 """Name, what wraps the number, number, unit. A number is taken whole or not at all: 20.5 of ``20.5min`` would
 be another one, and so would the 20 of ``20,5`` or ``20:05``."""

@@ -1,4 +1,5 @@
-"""Long lines that were broken at a fixed width, as a text copied from a terminal has them, put together."""
+"""Long lines that were broken, put together: at a fixed width, as a text copied from a terminal has them, or
+anywhere, as where processes write into one file."""
 
 import re
 from collections import Counter
@@ -22,6 +23,9 @@ _GOES_ON: Final = re.compile(
     rb"|-?\s?[A-Za-z][\w./@-]*:|\s*['\"][\w./@-]+['\"]:)"
 )
 """Figures, from the middle of one."""
+_STEP: Final = re.compile(rb"\bstep:\d+(?: - |\s?-?\s?$)")
+_PART: Final = re.compile(rb"(?!step:)(?:[\w./@-]*:?[\d.eE+-]* ?- | ?)[A-Za-z][\w./@-]*:(?:np\.|[\d.+-])")
+"""Of verl's line, from anywhere in it."""
 _TITLE_ENDS: Final = re.compile(rb"\s?\w{0,9}\s?\d{0,18}:\s\{['\"]")
 _SPACE_LOST: Final = re.compile(rb"(?:[\w)'\"] -|,|:)$")
 _APART: Final = re.compile(rb"(?![eE][-+\d])[A-Za-z]")
@@ -44,13 +48,11 @@ def wrap_width(lines: Iterable[bytes]) -> int | None:
 
 
 def unwrapped(lines: Iterable[bytes], width: int | None) -> Iterator[bytes]:
-    """The lines; those of figures that were broken at ``width`` as one."""
-    if width is None:
-        yield from lines
-        return
+    """The lines; those of figures that were broken, at ``width`` if there is one, as one."""
     held = piece = b""
     for line in lines:
-        if piece and len(held) < _LONGEST and _fills(piece, width) and _goes_on(held, line):
+        at_width = width is not None and bool(piece) and _fills(piece, width) and _goes_on(held, line)
+        if len(held) < _LONGEST and (at_width or (_STEP.search(held) and _PART.match(line))):
             lost = piece[-1:].isspace() or line[:1].isspace() or not _SPACE_LOST.search(held)
             held += (b"" if lost else b" ") + line.rstrip(b"\r\n")
         else:

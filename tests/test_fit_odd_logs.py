@@ -1,6 +1,7 @@
 """Logs in other forms than they were made for: read as what they are, used in part with a count, or refused in
 one sentence; never read as something else."""
 
+import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -242,6 +243,14 @@ def test_lines_that_a_progress_bar_writes_over_are_lines(tmp_path: Path) -> None
     bar = "Training: 33%|###   | 1/3\r"
     (tmp_path / "b.log").write_text(bar + text.replace("\n", "\r" + bar))
     assert seconds(tmp_path / "b.log") == [21.0, 22.0, 23.0]
+
+
+def test_a_framework_or_a_name_that_is_another_is_told(tmp_path: Path) -> None:
+    path = console(tmp_path / "a.log", [(1, {}), (2, {})])
+    assert "no seconds by trl's names, but by verl's: leave --from trl out" in refused(path, framework="trl")
+    packed = tmp_path / "b.log"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert "packed by gzip, and its name does not say so: rename it to b.log.gz" in refused(packed)
 
 
 def test_other_encodings(tmp_path: Path) -> None:

@@ -244,18 +244,24 @@ def _framework(
     wanted: str, records: Sequence[tuple[Path, list[Figures]]], given: Mapping[str, str], root: Path
 ) -> LogNames:
     by_name = {each.name: each for each in FRAMEWORKS}
-    if wanted.replace("-", "_").lower() in by_name:
-        return by_name[wanted.replace("-", "_").lower()]
-    if wanted != "auto":
-        raise OppoError(
-            f"there is no framework '{wanted}' whose seconds are known: give one of {', '.join(by_name)}, or"
-            " auto, and --field for names of your own"
-        )
     counts = {
         each.name: sum(len(_seconds(figures, each)) for _, found in records for _, figures in found)
         for each in FRAMEWORKS
     }
     best = max(counts, key=lambda name: counts[name])
+    named = wanted.replace("-", "_").lower()
+    if named in by_name:
+        if counts[best] and not counts[named] and not any(each.startswith("timing_s/") for each in given):
+            raise OppoError(
+                f"{root} has no seconds by {named}'s names, but by {best}'s: leave --from {wanted} out, or"
+                " name them with --field timing_s/gen=NAME"
+            )
+        return by_name[named]
+    if wanted != "auto":
+        raise OppoError(
+            f"there is no framework '{wanted}' whose seconds are known: give one of {', '.join(by_name)}, or"
+            " auto, and --field for names of your own"
+        )
     if counts[best]:
         return by_name[best]
     if any(column.startswith("timing_s/") for column in given):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_LINE: Final = 64 << 20
 """Bytes; a rollout with its token ids and their probabilities takes a few millions."""
+_GZIP: Final = b"\x1f\x8b\x08"
 CUT_OFF: Final = "last line cut off in the middle, as by a run that was stopped"
 
 
@@ -41,6 +42,11 @@ def raw_lines(path: Path) -> Iterator[bytes]:
                         raise OppoError(
                             f"{path} is UTF-16 text, as PowerShell writes: write it as UTF-8 (iconv -f UTF-16"
                             " -t UTF-8)"
+                        )
+                    if number == 1 and line.startswith(_GZIP):
+                        raise OppoError(
+                            f"{path} is packed by gzip, and its name does not say so: rename it to"
+                            f" {path.name}.gz, or unpack it"
                         )
                     if len(line) == MOST_LINE:
                         raise Place(path, number).error(

@@ -20,6 +20,7 @@ from oppo_sim.fit.sources import open_log
 from oppo_sim.scenario.build import build_setup, cost_context
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
+from oppo_sim.simulation import simulate
 from oppo_sim.simulation_folder import SimulationRequest, simulate_to_folder
 from tests.fit_logs import ALL, COSTS, TRUTH, fit_scenario, short_chains, verl_log
 
@@ -183,6 +184,32 @@ def test_stages_that_a_log_does_not_time_stay_unknown(tmp_path: Path) -> None:
     assert {draw.update_actor for draw in again.fitted[0].draws} == {1.4}
     assert "update_actor" not in again.fitted[0].believed
     assert fit(whole, scenario, draws=50, fit_steps=ALL).fitted[0].believed == ()
+
+
+@short_chains()
+def test_scores_that_verl_took_within_adv_are_no_advantage(tmp_path: Path) -> None:
+    """Until 0.3 verl scored in ``adv`` and timed no reward: a reward model was sixty times too fast."""
+    scenario = fit_scenario(costs={**COSTS, "score": {"fixed": 0.05, "per_token": 4e-4}})
+    whole = verl_log(tmp_path / "new.log", scenario, TRUTH)
+    figure = r"timing_s/{}:np\.float64\(([^)]*)\) - "
+    lines = []
+    for line in whole.read_text().splitlines():
+        scored = re.search(figure.format("reward"), line)
+        assert scored is not None
+        rest = re.search(figure.format("adv"), line)
+        assert rest is not None
+        both = f"timing_s/adv:{float(scored[1]) + float(rest[1])} - "
+        lines.append(line.replace(scored[0], "").replace(rest[0], both))
+    (tmp_path / "old.log").write_text("\n".join(lines) + "\n")
+    seconds = []
+    for name in ("new", "old"):
+        folder = tmp_path / name
+        fit(tmp_path / f"{name}.log", scenario, draws=50, fit_steps=ALL, folder=folder, figures=False)
+        steps = simulate(load_scenario(folder / "scenario.yaml"), policy="sequential", steps=4).steps
+        seconds.append((steps["timing_s/reward"].mean(), steps["timing_s/adv"].mean()))
+    assert seconds[0][0] > 5.0
+    assert seconds[1][0] == pytest.approx(seconds[0][0], rel=0.05)
+    assert seconds[1][1] < 0.5
 
 
 def _half_trained(folder: Path, scenario: Scenario, seed: int) -> Path:

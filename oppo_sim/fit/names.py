@@ -73,7 +73,7 @@ _VERL: Final = LogNames(
         Timed(("old_log_prob",), ("timing_s/old_log_prob",)),
         Timed(("ref",), ("timing_s/ref",)),
         Timed(("values",), ("timing_s/values",)),
-        Timed(("adv",), ("timing_s/adv",)),
+        Timed(("adv",), ("timing_s/adv",), also=("reward",)),  # until 0.3 scores were taken in it
         Timed(("update_critic",), ("timing_s/update_critic",)),
         Timed(("update_actor",), ("timing_s/update_actor",)),
         Timed(

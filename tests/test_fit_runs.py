@@ -188,7 +188,7 @@ def test_stages_that_a_log_does_not_time_stay_unknown(tmp_path: Path) -> None:
 
 @short_chains()
 def test_scores_that_verl_took_within_adv_are_no_advantage(tmp_path: Path) -> None:
-    """Until 0.3 verl scored in ``adv`` and timed no reward: a reward model was sixty times too fast."""
+    """Until 0.3 verl scored in ``adv`` and timed no reward: a reward model came out far too fast."""
     scenario = fit_scenario(costs={**COSTS, "score": {"fixed": 0.05, "per_token": 4e-4}})
     whole = verl_log(tmp_path / "new.log", scenario, TRUTH)
     figure = r"timing_s/{}:np\.float64\(([^)]*)\) - "

@@ -700,3 +700,15 @@ def test_validation_of_every_step_is_told_by_what_stages_leave(tmp_path: Path) -
         steps = [(number, {"timing_s/testing": 20.0, STEP_S: step}) for number in range(1, 11)]
         frame = read_step_log(console(tmp_path / f"{step}.log", steps)).frame
         assert ("timing_s/testing" in frame) == held
+
+
+def test_lines_of_json_that_a_killed_run_tore_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [json.dumps({**BASE, "step": step}) for step in range(1, 7)]
+    log = tmp_path / "torn.jsonl"
+    # The tail of a line that another process finished, and one that a restart wrote behind.
+    log.write_text("\n".join([*rows[:3], 'iming_s/gen": 30.5}', rows[3], rows[4][:25] + rows[4], rows[5]]))
+    read = read_step_log(log)
+    assert read.frame["step"].tolist() == [1, 2, 3, 4, 6]
+    assert "2 line that is no JSON, as of a run that was killed while it wrote" in reasons(read)
+    log.write_text("\n".join([rows[0], "loading", "warming up", rows[1]]))
+    assert "line 3: this is no JSON" in refused(log)

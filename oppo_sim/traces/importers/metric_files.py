@@ -75,7 +75,7 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
     elif name.endswith(".csv"):
         yield from by_trained_step(_csv(path, reading), reading)
     elif name.endswith(".jsonl"):
-        lines = (_one(value, Place(path, line)) for line, value in json_values(path, reading))
+        lines = (_one(value, Place(path, line)) for line, value in json_values(path, reading, torn=True))
         yield from by_trained_step(with_seconds_a_step(lines), reading)
     elif name.endswith(".json"):
         yield from by_trained_step(_json(path, reading), reading)

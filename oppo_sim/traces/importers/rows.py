@@ -26,6 +26,9 @@ _GZIP: Final = b"\x1f\x8b\x08"
 CUT_OFF: Final = "last line cut off in the middle, as by a run that was stopped"
 
 
+TORN: Final = "line that is no JSON, as of a run that was killed while it wrote"
+
+
 def raw_lines(path: Path) -> Iterator[bytes]:
     """Lines with their ends, unpacked if the name ends in ``.gz``. Raises OppoError, also for a line or a
     whole that is too long to be one."""
@@ -61,12 +64,13 @@ def raw_lines(path: Path) -> Iterator[bytes]:
                 ) from None
 
 
-def json_values(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
+def json_values(path: Path, reading: Reading, *, torn: bool = False) -> Iterator[tuple[int, Any]]:
     """(line from 1, value) of every line that is not blank. A last line cut off in the middle is left out and
-    counted.
+    counted; with ``torn`` any other line that is no JSON, too, as long as they are fewer than the rest.
 
     Raises OppoError naming file and line for another line that is no JSON.
     """
+    read = left_out = 0
     for number, line in enumerate(raw_lines(path), start=1):
         stripped = line.strip()
         if not stripped:
@@ -77,10 +81,15 @@ def json_values(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
             if not line.endswith(b"\n") and number > 1:
                 reading.left_out[CUT_OFF] += 1
                 return
+            left_out += 1
+            if torn and left_out <= read:
+                reading.left_out[TORN] += 1
+                continue
             reason = str(error).splitlines()[0][:80]
             raise Place(path, number).error(
                 f"this is no JSON ({reason}): correct the line, or remove it"
             ) from None
+        read += 1
         yield number, value
 
 

@@ -54,6 +54,18 @@ _MOE = _TINY | {
     "moe_intermediate_size": 32,
     "num_dense_layers": 1,
 }
+_HYBRID = _TINY | {
+    "num_hidden_layers": 4,
+    "num_linear_layers": 2,
+    "linear_kind": "mamba2",
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+}
+_OF_EXPERTS = ("mixture", "ranks over nodes", "composed")
+"""Kinds of costs whose actor is a mixture of experts."""
 
 
 @cache
@@ -77,7 +89,16 @@ def chosen() -> st.SearchStrategy[Chosen]:
     return st.builds(
         Chosen,
         st.sampled_from(
-            ["linear", "linear", "profile", "profile on a GPU", "roofline", "mixture", "verifier", "composed"]
+            [
+                "linear",
+                "linear",
+                "profile",
+                "profile on a GPU",
+                "roofline",
+                *_OF_EXPERTS,
+                "hybrid",
+                "verifier",
+            ]
         ),
         st.sampled_from(["in_order", "resample", "by_step"]),
         st.sampled_from(["series", "trace", "saturating", "none"]),
@@ -166,10 +187,18 @@ def costs_of(case: Case, kind: str) -> Costs:
         pipeline_parallel=2 if case.batch % 2 and case.batch < 4 and not case.parallel_inference else 1,
         virtual_pipeline_parallel=2 if case.batch == 3 and not case.parallel_inference else 1,
         num_gpus=4 if case.batch % 2 else 2,
-        expert_parallel=2 if case.batch < 4 and kind in ("mixture", "composed") else 1,
+        expert_parallel=2 if case.batch < 4 and kind in _OF_EXPERTS else 1,
         remove_padding=case.batch % 3 > 0,
     )
-    context = CostContext(case.machine.num_replicas, case.machine.num_workers, case.batch, 12, 60, training)
+    nodes: dict[str, Any] = {}
+    engine: dict[str, Any] = {"tensor_parallel": 2}
+    if kind == "ranks over nodes":
+        nodes = {"node_link_bytes_per_s": 1e8, "gpus_per_node": 2, "training_spans_nodes": case.batch % 2 > 0}
+        ranks = 2 if case.batch % 2 else 4
+        engine = {"tensor_parallel": 4, "expert_parallel": ranks, "attention_data_parallel": ranks}
+    context = CostContext(
+        case.machine.num_replicas, case.machine.num_workers, case.batch, 12, 60, training, **nodes
+    )
     if kind.startswith("profile"):
         content = profile_content() | ({"on_device": ON_DEVICE} if kind == "profile on a GPU" else {})
         built = costs_from_profile(Profile.model_validate(content), context)
@@ -186,9 +215,15 @@ def costs_of(case: Case, kind: str) -> Costs:
     config = {
         "kind": "roofline",
         "device": "L40S",
-        "actor_model": _MOE if kind in ("mixture", "composed") else _TINY,
+        "actor_model": _MOE if kind in _OF_EXPERTS else _HYBRID if kind == "hybrid" else _TINY,
         "reward_model": reward,
-        "rollout": {"tensor_parallel": 2, "host": launches},
+        "rollout": {**engine, "host": launches},
+        "training": {
+            "fused_kernels": case.batch % 2 > 0,
+            "old_log_prob_entropy": case.batch % 3 > 0,
+            "tp_comm_overlap": case.batch > 2,
+            "expert_dispatch": "deepep" if case.batch % 2 else "alltoall",
+        },
     }
     built = RooflineCostConfig.model_validate_json(_json(config)).build(context)
     if kind == "composed":

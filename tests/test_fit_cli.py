@@ -1,6 +1,7 @@
 """``oppo fit`` from logs and from observations to a scenario that the other commands take."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from oppo_sim.plain_json import plain
 from oppo_sim.report.html_fit import answer_of
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate
-from tests.fit_logs import TRUTH, fit_scenario, short_chains, verl_log
+from tests.fit_logs import TRUTH, fit_scenario, seconds_of_a_step, short_chains, verl_log
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -246,3 +247,31 @@ def test_a_number_a_range_or_a_number_with_its_error(
 def test_a_range_that_falls_is_refused() -> None:
     with pytest.raises(OppoError, match="a range that rises"):
         read_observation("timing_s/step=180..160")
+
+
+def test_a_log_of_other_lengths_than_the_trace_is_told_with_a_command_that_mends_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    real = fit_scenario()
+    other = fit_scenario(
+        trace={"synth": {"distribution": "lognormal", "mean": 60.0, "p99": 300.0, "rows": 900}}
+    )
+    (tmp_path / "a log").mkdir()
+    verl_log(tmp_path / "a log" / "train.log", real, TRUTH)
+    for name, scenario in {"same": real, "other": other}.items():
+        (tmp_path / f"{name}.yaml").write_text(scenario.to_yaml())
+        assert run(["fit", "a log/train.log", "--scenario", f"{name}.yaml", "-o", name, "--no-figures"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "tokens in the mean" in line]
+    assert len(said) == 1  # of the other one
+
+    command = said[0].split("which this makes: ")[1]
+    assert run(shlex.split(command)[1:]) == 0
+    seconds = []
+    for given in ([], ["--trace", "lengths.parquet"]):
+        capsys.readouterr()
+        assert run(["simulate", "other/scenario.yaml", *given, "--json", "-o", f"run{len(given)}"]) == 0
+        seconds.append(json.loads(capsys.readouterr().out)["summary"]["timing_s/step"]["mean"])
+    truth = seconds_of_a_step(TRUTH)
+    assert seconds[0] < 0.8 * truth
+    assert seconds[1] == pytest.approx(truth, rel=0.15)

@@ -19,6 +19,7 @@ from oppo_sim.fit.identify import CUTS, OddStep, Told, cuts_not_told, odd_steps,
 from oppo_sim.fit.judging import Judgement, judge, predict
 from oppo_sim.fit.model import Measurement, measurements_of, terms_of
 from oppo_sim.fit.offload import OFFLOAD, at_full_rate
+from oppo_sim.fit.other_lengths import other_lengths
 from oppo_sim.fit.periodic import in_words, with_periodic
 from oppo_sim.fit.plausible import overlaps, refuse_twice, refuse_units
 from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
@@ -197,7 +198,8 @@ def fit_logs(
     where_waits = ""
     for alike in distinct.values():
         scenario, said = as_sampled(alike[0].scenario, [part.log for part in alike])
-        notes += [f"{alike[0].log.name}: {said}"] if said else []
+        apart = other_lengths(alike[0].log, alike[0].scenario)
+        notes += [f"{alike[0].log.name}: {each}" for each in (said, apart) if each]
         own = wait.mean() > 0 and waits_itself(scenario)
         drawn = cost_draws(posterior, parts, alike[-1], np.zeros_like(wait) if own else wait, seed)
         part = alike[-1]

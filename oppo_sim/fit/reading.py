@@ -82,6 +82,8 @@ class StepLog:
     notes: tuple[str, ...] = ()
     files: tuple[dict[str, object], ...] = ()
     """Name, bytes and SHA-256 of each file read."""
+    path: str = ""
+    """As it was given."""
     lengths: "Mapping[int, Sequence[int]] | None" = None
     """Response lengths of every rollout by step, where they are known."""
     prompts: "Mapping[int, Sequence[int]] | None" = None

@@ -64,6 +64,7 @@ def open_log(
     Raises OppoError for what cannot be read, or has no seconds.
     """
     log = path if isinstance(path, StepLog) else _read(path, framework, fields, unit)
+    log = log if isinstance(path, StepLog) else replace(log, path=str(path))
     log = log if lengths is None else _with_trace(log, lengths)
     return log if from_step is None else log.since(from_step)
 

@@ -83,6 +83,19 @@ def test_a_stage_that_the_run_did_not_run_is_found_and_left_out(tmp_path: Path) 
 
 
 @short_chains()
+def test_a_stage_that_no_metric_names_but_that_has_room_is_told(tmp_path: Path) -> None:
+    """Seconds beyond all metrics may be a critic's, or not."""
+    stages = {**COSTS["stages"], "update_critic": {"fixed": 0.5, "per_token": 2e-4}}
+    given = fit_scenario(training={"num_ppo_epochs": 1}, costs={**COSTS, "stages": stages})
+    log = verl_log(tmp_path / "a.log", fit_scenario(), TRUTH.model_copy(update={"other_s": 9.0}))
+    result = fit(log, given, fit_steps=ALL)
+    (said,) = [note for note in result.notes if "no metric names" in note]
+    assert said.endswith("fit again with training.critic none")
+    again = fit(log, fit_scenario(), fit_steps=ALL)
+    assert not any("no metric names" in note for note in again.notes)
+
+
+@short_chains()
 @pytest.mark.parametrize("counted", [0.4, 0.9])
 def test_how_much_of_a_wait_counts_is_estimated(tmp_path: Path, counted: float) -> None:
     scenario = fit_scenario()

@@ -267,10 +267,10 @@ def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
     features, kept = features_of(scenario)
     check_rollouts(kept, scenario)
     run, said = as_run(kept, scenario, features)
-    if said:
+    if run is not scenario:
         scenario = run
         features, kept = features_of(scenario)
-        kept = replace(kept, notes=(*kept.notes, *said))
+    kept = replace(kept, notes=(*kept.notes, *said))
     members = tuple(measurements_of(kept, number, features))
     if not members:
         raise OppoError(f"{log.name} has no step with both lengths and seconds: nothing can be fitted")

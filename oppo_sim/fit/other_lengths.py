@@ -29,10 +29,8 @@ def other_lengths(log: StepLog, scenario: Scenario) -> str | None:
         return f"{said} {log.path or log.name}"
     if log.lengths is not None or not log.path:
         return said
-    command = shlex.join(
-        ("oppo", "trace", "import", "--from", log.framework, log.path)
-        + ("--rows-per-step", str(scenario.rollout_batch_size), "-o", "lengths.parquet")
-    )
+    words = ("--from", log.framework, log.path, "--rows-per-step", str(scenario.rollout_batch_size))
+    command = shlex.join(("oppo", "trace", "import", *words, "-o", "lengths.parquet"))
     return f"{said} lengths.parquet, which this makes: {command}"
 
 

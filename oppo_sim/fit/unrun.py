@@ -40,11 +40,17 @@ def as_run(log: StepLog, scenario: Scenario, features: Features) -> tuple[Scenar
         return scenario, ()
     settings: dict[str, object] = {}
     said = []
+    unnamed, switches = list[str](), list[str]()
     for what, (stages, without) in _WITHOUT.items():
         if stages & named:
             continue
         expected = sum(float(np.median(features.stages[stage])) for stage in sorted(stages))
-        if expected < _COUNTS * step or room > _ROOM * expected:
+        if expected < _COUNTS * step:
+            continue
+        if room > _ROOM * expected:
+            if "update_actor" in named:  # else the log does not tell stages apart
+                unnamed += sorted(stages)
+                switches.append(f"training.{what} {str(without[what]).lower()}")
             continue
         settings |= without
         said.append(
@@ -52,7 +58,12 @@ def as_run(log: StepLog, scenario: Scenario, features: Features) -> tuple[Scenar
             f" {max(room, 0.0):.2g} s where the scenario's costs say {expected:.3g} s: taken as not run, also"
             f" in the written scenario (training.{what})"
         )
+    if unnamed:
+        said.append(
+            f"no metric names {', '.join(unnamed)}, which the scenario runs: if the run did not, fit again"
+            f" with {', '.join(switches)}"
+        )
     if not settings:
-        return scenario, ()
+        return scenario, tuple(said)
     training = scenario.training.model_copy(update=settings)
     return scenario.model_copy(update={"training": training}), tuple(said)

@@ -1,6 +1,7 @@
 """The one error a user sees: a sentence that says what is wrong, where, and how to mend it; and how the
 command line says a warning."""
 
+import re
 import sys
 from contextlib import suppress
 from typing import TextIO
@@ -8,6 +9,45 @@ from typing import TextIO
 
 class OppoError(Exception):
     """Bad input or an impossible request. The command line prints the message and exits with code 2."""
+
+
+class OutsideWarning(UserWarning):
+    """A ``table`` was ``asked`` outside its range. Runs of a search say it many times over: the command line
+    says them in one sentence when it ends."""
+
+    def __init__(self, table: str, asked: str) -> None:
+        super().__init__(table, asked)
+        self.table, self.asked = table, asked
+
+    def __str__(self) -> str:
+        return (
+            f"cost tables: {self.table} asked at {self.asked}, outside their range; extrapolated linearly"
+        )
+
+
+_outside: list[OutsideWarning] = []
+
+
+def outside_gathered() -> list[OutsideWarning]:
+    """What ``show_warning`` was told since this was called last."""
+    found = _outside.copy()
+    _outside.clear()
+    return found
+
+
+def outside_sentence(gathered: list[OutsideWarning]) -> str:
+    """Each table once, with what it was asked that is largest."""
+    largest: dict[str, str] = {}
+    for each in gathered:
+        if each.table not in largest or _size(each.asked) > _size(largest[each.table]):
+            largest[each.table] = each.asked
+    asked = "; ".join(f"{table} at {at}" for table, at in sorted(largest.items()))
+    return f"tables of the costs were asked outside their range, and extrapolated linearly: {asked}"
+
+
+def _size(asked: str) -> float:
+    found = re.search(r"\d[\d.]*", asked)
+    return float(found[0]) if found else 0.0
 
 
 def show_warning(
@@ -19,6 +59,9 @@ def show_warning(
     line: str | None = None,
 ) -> None:
     """In place of ``warnings.showwarning`` on a command line: one line, which names no line of code."""
+    if isinstance(message, OutsideWarning):
+        _outside.append(message)
+        return
     with suppress(OSError):
         print(f"oppo: warning: {' '.join(str(message).split())}", file=file or sys.stderr, flush=True)
 

@@ -12,6 +12,7 @@ os.environ.setdefault("OPPO_ENGINE", "compiled")
 
 # What is printed is as wide as in a pipe, not as the terminal of whoever runs the tests.
 os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")  # readline, which pytest imports, sets it past os.environ, for children
 
 # A shell that starts the tests in the background has Ctrl-C ignored, and children inherit that; here it must
 # be as at a terminal.

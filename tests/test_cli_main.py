@@ -121,12 +121,12 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
         (
             KeyboardInterrupt(),
             130,
-            "oppo: interrupted: a file that was being written is incomplete, finished ones are kept\n",
+            "oppo: interrupted: what was not finished is not kept\n",
         ),
         (
             click.Abort(),
             130,
-            "oppo: interrupted: a file that was being written is incomplete, finished ones are kept\n",
+            "oppo: interrupted: what was not finished is not kept\n",
         ),
         (
             OSError(errno.ENOSPC, "No space left on device", "out.csv"),
@@ -225,6 +225,43 @@ def test_broken_yaml_ends_with_exit_code_2_and_one_sentence(tmp_path: Path) -> N
     assert result.stderr.count("\n") == 1
 
 
+def test_an_error_fits_the_terminal_and_keeps_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = oppo("scenario", "show", "a-scenario-that-nobody-has-shipped-so-far")
+    lines = result.stderr.splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 80
+    monkeypatch.delenv("COLUMNS")
+    whole = oppo("scenario", "show", "a-scenario-that-nobody-has-shipped-so-far")
+    assert [" ".join(result.stderr.split())] == whole.stderr.splitlines()
+
+
+AT_ONCE = """\
+import sys
+from oppo_sim.cli.main import main
+from oppo_sim.runs import execute
+execute.WORTHWHILE_SECONDS = execute.HANDING_SECONDS = 0.0
+sys.argv = ["oppo", *sys.argv[1:]]
+main()
+"""
+"""The command, which hands little work to other processes, too."""
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_tables_do_not_hold_is_said_in_one_sentence_however_many_runs_ask(
+    tmp_path: Path, jobs: str
+) -> None:
+    (tmp_path / "profile.json").write_text(json.dumps(content()))
+    scenario = write_scenario(tmp_path, costs={"kind": "profile", "path": "profile.json"})
+    words = ["sweep", str(scenario), "--grid", "rollout_batch_size=8,16,32,64", "--seeds", "3"]
+    words += ["--jobs", jobs, "--no-figures", "-o", str(tmp_path / "out")]
+    result = subprocess.run([sys.executable, "-c", AT_ONCE, *words], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    warned = [line for line in result.stderr.splitlines() if "outside their range" in line]
+    assert len(warned) == 1
+    assert warned[0].count("decode at ") == 1
+
+
 def test_a_warning_is_one_line_that_names_no_code(tmp_path: Path) -> None:
     (tmp_path / "profile.json").write_text(json.dumps(content()))
     scenario = write_scenario(tmp_path, costs={"kind": "profile", "path": "profile.json"})
@@ -232,7 +269,7 @@ def test_a_warning_is_one_line_that_names_no_code(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     warned = [line for line in result.stderr.splitlines() if "outside their range" in line]
     assert warned
-    assert all(line.startswith("oppo: warning: cost tables: ") for line in warned)
+    assert all(line.startswith("oppo: warning: tables of the costs ") for line in warned)
     assert ".py" not in result.stderr
 
 

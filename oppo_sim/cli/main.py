@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn, TextIO
 import click
 
 from oppo_sim.cli.progress import with_quiet
-from oppo_sim.errors import OppoError, show_warning
+from oppo_sim.errors import OppoError, outside_gathered, outside_sentence, show_warning
 from oppo_sim.given_command import given_command
 
 LONGEST_WORD = 300
@@ -141,10 +141,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
                 f"a file ends too early ({error.__cause__}): if Python's bytecode was cut off, as by a full"
                 " disk, delete the environment's __pycache__ folders"
             )
-        print(
-            "oppo: interrupted: a file that was being written is incomplete, finished ones are kept",
-            file=sys.stderr,
-        )
+        asked = isinstance(error, click.Abort) and error.__cause__ is None  # its line has not ended
+        said = "oppo: interrupted: what was not finished is not kept"
+        print(f"\n{said}" if asked else said, file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         _discard(sys.stdout)
@@ -203,15 +202,24 @@ def main() -> NoReturn:
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, end)
     code = run()
+    if gathered := outside_gathered():
+        _say(f"oppo: warning: {outside_sentence(gathered)}")
     sys.exit(EXIT_TERMINATED if terminated and code == EXIT_INTERRUPTED else code)
 
 
 def _fail(sentence: str) -> int:
+    _say(f"oppo: error: {' '.join(map(_short, sentence.split()))}")
+    return EXIT_ERROR
+
+
+def _say(sentence: str) -> None:
+    """On standard error; as wide as a terminal."""
+    from oppo_sim.report.terminal import in_lines, text_width
+
     try:
-        print(f"oppo: error: {' '.join(map(_short, sentence.split()))}", file=sys.stderr, flush=True)
+        print(in_lines(sentence, text_width(errors=True)), file=sys.stderr, flush=True)
     except OSError:
         _discard(sys.stderr)
-    return EXIT_ERROR
 
 
 def _short(word: str) -> str:

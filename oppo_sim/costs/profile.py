@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from oppo_sim.costs.demands import Demands
 from oppo_sim.costs.strict import Count, NonNegative, Positive, Strict, first_problem
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import OppoError, OutsideWarning
 
 FORMAT = "oppo-profile/1"
 
@@ -31,7 +31,7 @@ def _check_length(name: str, values: Sequence[object], wanted: int) -> None:
         raise ValueError(f"{name} has {len(values)} entries for a grid of {wanted}")
 
 
-class ProfileRangeWarning(UserWarning):
+class ProfileRangeWarning(OutsideWarning):
     """A profile was asked outside its measured range and answered by linear extrapolation."""
 
 
@@ -46,11 +46,7 @@ class RangeCounter:
         before = self.counts.get(table, 0)
         self.counts[table] = before + 1
         if not before:
-            message = (
-                f"cost tables: {table} asked at {asked}, outside their range; extrapolated linearly (counted,"
-                " said once)"
-            )
-            warnings.warn(message, ProfileRangeWarning, stacklevel=4)
+            warnings.warn(ProfileRangeWarning(table, asked), stacklevel=4)
 
 
 class Measured(Strict):

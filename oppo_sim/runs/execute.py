@@ -18,7 +18,15 @@ from threading import Thread
 from time import sleep
 from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
-from oppo_sim.errors import HaltError, OppoError, check_count, hide_warning, show_warning
+from oppo_sim.errors import (
+    HaltError,
+    OppoError,
+    OutsideWarning,
+    check_count,
+    hide_warning,
+    outside_gathered,
+    show_warning,
+)
 from oppo_sim.policies.held import held
 from oppo_sim.runs.evaluate import evaluate
 from oppo_sim.runs.request import Finished, RunRequest
@@ -170,7 +178,9 @@ class Runner:
         results = None
         try:
             results = parallel(chain(first, tasks))  # hands tasks out: a process may be gone already
-            for finished in results:
+            for finished, outside in results:
+                for each in outside:
+                    warnings.warn(each, stacklevel=2)
                 self._learn(finished)
                 yield finished
         except BrokenProcessPool as error:
@@ -192,7 +202,7 @@ class Runner:
         with parallel_config("ray"), Parallel(n_jobs=cores, batch_size=1) as parallel:
             waiting = self._tasks(left, cores)
             while tasks := list(islice(waiting, _TASKS_A_ROUND * cores)):
-                for finished in parallel(delayed(_evaluate_all)(task) for task in tasks):
+                for finished, _ in parallel(delayed(_evaluate_all)(task) for task in tasks):
                     self._learn(finished)
                     yield finished
 
@@ -216,20 +226,30 @@ class Main(NamedTuple):
     """It says no warning."""
 
 
-def _evaluate_all(requests: Sequence[RunRequest], main: Main | None = None) -> Finished:
+class Done(NamedTuple):
+    """A task that is done."""
+
+    finished: Finished
+    outside: list[OutsideWarning]
+    """For the main process to say."""
+
+
+def _evaluate_all(requests: Sequence[RunRequest], main: Main | None = None) -> Done:
     """One task. ``main``: the end of this process ends the one that works for it, too."""
-    if main is not None and main.pid != os.getpid():
+    follows = main is not None and main.pid != os.getpid()
+    if main is not None and follows:
         _follow(main)
-    return [(request, evaluate(request)) for request in requests]
+    finished = [(request, evaluate(request)) for request in requests]
+    return Done(finished, outside_gathered() if follows else [])
 
 
-def _compile_first(main: Main) -> Finished:
+def _compile_first(main: Main) -> Done:
     """A task that compiles the kernel."""
     from oppo_sim.fast.choose import compile_instead
 
     _follow(main)
     compile_instead()
-    return []
+    return Done([], [])
 
 
 @contextmanager

@@ -20,9 +20,7 @@ class OutsideWarning(UserWarning):
         self.table, self.asked = table, asked
 
     def __str__(self) -> str:
-        return (
-            f"cost tables: {self.table} asked at {self.asked}, outside their range; extrapolated linearly"
-        )
+        return f"cost tables: {self.table} asked at {self.asked}, outside their range; extrapolated linearly"
 
 
 _outside: list[OutsideWarning] = []

@@ -148,5 +148,6 @@ def find_device(device: "str | Device") -> Device:
     close = difflib.get_close_matches(device.lower(), names, n=1)
     hint = f"did you mean {names[close[0]]!r}? " if close else ""
     raise OppoError(
-        f"costs: no device {device!r}; {hint}known are {', '.join(DEVICES)}, or give its rates inline"
+        f"costs: no device {device!r}; {hint}give a name that 'oppo scenario devices' lists, or its rates"
+        " inline"
     )

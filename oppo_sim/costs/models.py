@@ -218,8 +218,8 @@ def find_model(model: str | ModelShape, base_dir: Path | None = None) -> ModelSh
                 " models' lists those that are known by name)"
             )
         raise OppoError(
-            f"costs: no model {model!r}; {hint}give a config.json, a shape inline, or one of"
-            f" {', '.join(MODELS)}"
+            f"costs: no model {model!r}; {hint}give a config.json, a shape inline, or a name that 'oppo"
+            " scenario models' lists"
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

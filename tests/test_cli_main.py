@@ -255,7 +255,9 @@ def test_what_tables_do_not_hold_is_said_in_one_sentence_however_many_runs_ask(
     scenario = write_scenario(tmp_path, costs={"kind": "profile", "path": "profile.json"})
     words = ["sweep", str(scenario), "--grid", "rollout_batch_size=8,16,32,64", "--seeds", "3"]
     words += ["--jobs", jobs, "--no-figures", "-o", str(tmp_path / "out")]
-    result = subprocess.run([sys.executable, "-c", AT_ONCE, *words], capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-c", AT_ONCE, *words], check=False, capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stderr
     warned = [line for line in result.stderr.splitlines() if "outside their range" in line]
     assert len(warned) == 1

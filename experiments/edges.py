@@ -29,7 +29,7 @@ def told(sweep: Sweep) -> tuple[str, str]:
     """The best values, and the edges in words."""
     values = {} if sweep.best is None else dict(sweep.plan.points[sweep.best])
     best = ", ".join(f"{field.split('.')[-1]} {value}" for field, value in values.items())
-    edges = "; ".join(_short(edge) for edge, _ in best_edges(sweep))
+    edges = "; ".join(_short(edge) for edge in best_edges(sweep)[0])
     return best, edges or "inside"
 
 

@@ -3,6 +3,8 @@ step."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,12 @@ from oppo_sim.sweep.beyond import best_edges
 from oppo_sim.sweep.edges import Edge, Interval, Searched, edges, into_another
 from oppo_sim.sweep.show import notes
 from oppo_sim.tune.space import build_space, parse_knob
+from tests.cli_runs import Oppo, write_scenario
+
+
+@pytest.fixture
+def oppo(capsys: pytest.CaptureFixture[str]) -> Oppo:
+    return Oppo(capsys)
 
 
 def scenario(extra: str = "") -> Scenario:
@@ -163,20 +171,39 @@ def test_a_sweep_says_its_edge_and_the_command_it_gives_runs(tmp_path: Path) -> 
         scenario(), grid={"policy.overcommit": [0, 2], "policy.chunk_size": [2, 4, 8]}, seeds=2, draws=0,
         folder=tmp_path / "swept", executor="serial",
     )  # fmt: skip
-    found = dict(best_edges(swept))
+    found, command = best_edges(swept)
     at = {edge.field: edge for edge in found}
     values = swept.plan.points[swept.best or 0]
     assert values["policy.overcommit"] == 2  # less is waited for
     assert at["policy.overcommit"].values == "0,2,4,6"
-    command = found[at["policy.overcommit"]]
     assert "--grid policy.overcommit=0,2,4,6" in command
-    assert "--grid policy.chunk_size=2,4,8" in command
-    assert any(sentence.endswith(command) for sentence in notes(swept))
+    assert "--grid policy.chunk_size=1,2,4,8" in command
+    assert sum(command in sentence for sentence in notes(swept)) == 1
     # A folder that was asked for is not asked for twice.
     given = notes(swept, output=Path("runs/my sweep"))
     assert any(sentence.endswith(f"{command} -o 'runs/my sweep-wider'") for sentence in given)
     assert into_another("", Path("a")) == ""
     assert into_another("oppo sweep x", Path("a/b/..")).endswith("/a-wider")
+
+
+def test_one_command_widens_all_edges_and_runs_as_it_is_printed(
+    oppo: Oppo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    write_scenario(tmp_path)
+    grid = ["--grid", "policy.overcommit=0,2", "--grid", "rollout.num_replicas=1,2"]
+    given = ["--set", "policy.name=inter", "--seeds", "2", "--jobs", "1", "--no-figures"]
+    printed = oppo("sweep", "tiny.yaml", *grid, *given, "-o", "swept")
+    assert printed.out.count("best at an edge") == 2
+    (command,) = [line.strip() for line in printed.out.splitlines() if line.strip().startswith("oppo sweep")]
+    assert "--grid policy.overcommit=0,2,4,6" in command
+    assert "--grid rollout.num_replicas=1,2,4,8" in command
+    assert printed.out.count("the same command searches beyond it") == 1
+    wider = oppo(*shlex.split(command)[1:], "--jobs", "1", "--no-figures")
+    assert wider.code == 0, wider.err
+    record = json.loads((tmp_path / "swept" / "sweep.json").read_text())
+    assert [each["command"] for each in record["edges"]] == [command.removesuffix(" -o swept-wider")] * 2
 
 
 def test_a_field_that_changes_nothing_has_no_edge() -> None:
@@ -185,7 +212,7 @@ def test_a_field_that_changes_nothing_has_no_edge() -> None:
         scenario(), grid={"policy.name": ["sequential"], "policy.chunk_size": [2, 4]}, seeds=2, draws=0,
         executor="serial",
     )  # fmt: skip
-    assert best_edges(swept) == []
+    assert best_edges(swept) == ([], "")
 
 
 def test_a_search_counts_the_splits_that_it_left_out() -> None:

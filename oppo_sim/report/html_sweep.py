@@ -46,6 +46,7 @@ from oppo_sim.report.ranges import (
     widest_sentence,
 )
 from oppo_sim.report.sweep_figures import HEAT, figures_of
+from oppo_sim.sweep.edges import stopped
 
 _MOST_REASONS: Final = 20
 _PRICES: Final = (
@@ -150,7 +151,7 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
         *([f"{capital(other)}."] if (other := other_lengths(of(c.LENGTH_BIAS_PAIRED))) else []),
         *_machine(sweep, best),
         *_flatness(points, best, len(record["seeds"]), float(record["spec"].get("practical", 0)), drawn),
-        *(f"{capital(edge['sentence'])}{'' if edge['command'] else '.'}" for edge in record.get("edges", ())),
+        *(stopped(capital(edge["sentence"]), edge["command"]) for edge in record.get("edges", ())),
         *_worst(points, best),
         *_left_out(points),
     )

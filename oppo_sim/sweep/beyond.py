@@ -1,5 +1,6 @@
 """The edges at which a finished sweep's best point lies, with the command that searches beyond each."""
 
+from collections.abc import Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +17,20 @@ if TYPE_CHECKING:
     from oppo_sim.sweep.run import Sweep
 
 
-def best_edges(sweep: "Sweep") -> list[tuple[Edge, str]]:
-    """Each edge and the command that searches beyond it; none where no point is the best."""
+def best_edges(sweep: "Sweep") -> tuple[list[Edge], str]:
+    """The edges, none where no point is the best; and the command that searches beyond all of them, empty
+    where nothing can be widened."""
     plan = sweep.plan
     point = None if sweep.best is None else plan.resolved[sweep.best]
     if sweep.best is None or point is None or isinstance(point, str):
-        return []
+        return [], ""
     best = plan.points[sweep.best]
     fields = [axis for axis in plan.axes if not _idle(sweep, axis.field, best)]
     searched = {axis.field: _searched(sweep, axis, best) for axis in fields}
     auto = any(plan.spec.grid.get(name) == AUTO for name in SPLIT_NAMES)
     scenario = setup_of(point.request).scenario
     found = edges(scenario, searched, best, auto=auto, by_reward=plan.spec.objective == TO_REWARD)
-    return [(edge, _command(sweep, edge)) for edge in found]
+    return found, _command(sweep, {edge.field: edge.values for edge in found if edge.values})
 
 
 def best_warnings(sweep: "Sweep") -> list[str]:
@@ -39,11 +41,6 @@ def best_warnings(sweep: "Sweep") -> list[str]:
     if isinstance(point, str):
         return []
     return sync_warnings(setup_of(point.request).scenario, float(sweep.points[c.STEP_S].iloc[sweep.best]))
-
-
-def edge_records(sweep: "Sweep") -> list[dict[str, Any]]:
-    """For JSON."""
-    return [edge.record(command) for edge, command in best_edges(sweep)]
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
@@ -75,10 +72,11 @@ def _searched(sweep: "Sweep", axis: Axis, best: Any) -> Searched:
     return Searched(ran, interval, refused)
 
 
-def _command(sweep: "Sweep", edge: Edge) -> str:
-    if not edge.values:
+def _command(sweep: "Sweep", wider: Mapping[str, str]) -> str:
+    if not wider:
         return ""
     spec = sweep.plan.spec.to_plain()
-    kind = "random" if edge.field in spec["random"] else "grid"
-    wider = {**spec, kind: {**spec[kind], edge.field: edge.values}}
-    return sweep_command({"scenario": sweep.plan.scenario.name, "spec": wider})
+    for field, values in wider.items():
+        kind = "random" if field in spec["random"] else "grid"
+        spec = {**spec, kind: {**spec[kind], field: values}}
+    return sweep_command({"scenario": sweep.plan.scenario.name, "spec": spec})

@@ -97,13 +97,28 @@ class Edge:
         widen = f"; search beyond it: {command}" if command and self.values else ""
         return f"best at an edge: {self.what} is {end}{why}{widen}"
 
-    def stop(self, command: str = "") -> str:
-        """What ends the sentence: nothing behind a command, which would be pasted with it."""
-        return "" if command and self.values else "."
 
-    def record(self, command: str = "") -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "command": command if self.values else "", "sentence": self.sentence(command)}
+def edge_sentences(found: Sequence[Edge], command: str) -> list[str]:
+    """One for each; ``command`` searches beyond all that can be widened, and is told once."""
+    told, sentences = False, []
+    for edge in found:
+        again = "; the same command searches beyond it" if told and edge.values else ""
+        sentences.append(edge.sentence("" if told else command) + again)
+        told = told or bool(command and edge.values)
+    return sentences
+
+
+def stopped(sentence: str, command: str) -> str:
+    """With a full stop, but not behind a command, which would be pasted with it."""
+    return sentence if command and sentence.endswith(command) else f"{sentence}."
+
+
+def edge_records(found: Sequence[Edge], command: str) -> list[dict[str, Any]]:
+    """For JSON."""
+    return [
+        {**asdict(edge), "command": command if edge.values else "", "sentence": sentence}
+        for edge, sentence in zip(found, edge_sentences(found, command), strict=True)
+    ]
 
 
 def edges(

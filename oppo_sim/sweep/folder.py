@@ -34,7 +34,8 @@ from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.journal import Entry, read_head
 from oppo_sim.runs.store import RunStore
 from oppo_sim.sweep.axes import Axis, GridAxis
-from oppo_sim.sweep.beyond import best_warnings, edge_records
+from oppo_sim.sweep.beyond import best_edges, best_warnings
+from oppo_sim.sweep.edges import edge_records
 from oppo_sim.sweep.run import MOST_NAMED, Sweep, SweepPlan, finish, make_runs
 from oppo_sim.tables import write_frame
 
@@ -165,7 +166,7 @@ def best_record(sweep: Sweep) -> dict[str, Any]:
             "told_apart": len(plan.seeds) > 1 or c.P_BEST in table.columns,
             "values": {field: _range(rows[field]) for field in plan.fields} if len(rows) else {},
         },
-        "edges": edge_records(sweep),
+        "edges": edge_records(*best_edges(sweep)),
     }
 
 
@@ -187,7 +188,7 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
         "statuses": sweep.statuses,
         "best": sweep.best,
         "region": list(sweep.alike),
-        "edges": edge_records(sweep),
+        "edges": edge_records(*best_edges(sweep)),
         "seeds": list(plan.seeds),
         "steps": steps[0] if len(steps) == 1 else steps,
         **({"machine": sweep.machine.record()} if sweep.machine.sentence else {}),

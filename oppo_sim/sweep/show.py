@@ -20,7 +20,7 @@ from oppo_sim.rewards import learning_of
 from oppo_sim.runs.statistics import TO_REWARD
 from oppo_sim.sweep.best_points import SPEEDUP, shown_value
 from oppo_sim.sweep.beyond import best_edges
-from oppo_sim.sweep.edges import into_another
+from oppo_sim.sweep.edges import edge_sentences, into_another
 from oppo_sim.sweep.run import Sweep
 
 if TYPE_CHECKING:
@@ -66,11 +66,8 @@ def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) 
     if sweep.best is not None:
         other = other_lengths(float(sweep.points[c.LENGTH_BIAS_PAIRED].loc[sweep.best]))
         found += [f"best: {other}"] if other else []
-    told: set[str] = set()
-    for edge, command in best_edges(sweep):  # parts of a split are widened by one command
-        again = "; the same command searches beyond it" if command and command in told else ""
-        found.append(edge.sentence("" if again else into_another(command, output)) + again)
-        told.add(command)
+    at_edge, command = best_edges(sweep)
+    found += edge_sentences(at_edge, into_another(command, output))
     if sweep.machine.sentence:
         found.append(sweep.machine.sentence)
     if drawn and any(point.machine.placement for point in sweep.plan.runnable):

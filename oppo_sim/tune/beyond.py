@@ -1,6 +1,6 @@
-"""The edges at which the chosen setting of a search lies, with the command that searches beyond each."""
+"""The edges at which the chosen setting of a search lies, with the command that searches beyond them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from oppo_sim.policies.knobs import Knob
@@ -21,12 +21,14 @@ _KEPT: Final = (
 
 def chosen_edges(
     request: TuneRequest, scenario: Scenario, knobs: Sequence[Knob], chosen: Setting
-) -> list[tuple[Edge, str]]:
-    """Each edge and the command that searches beyond it; ``scenario`` has the chosen setting in it."""
+) -> tuple[list[Edge], str]:
+    """The edges, and the command that searches beyond all of them, empty where nothing can be widened;
+    ``scenario`` has the chosen setting in it."""
     auto = any(knob.field == SPLIT_FIELD and knob.choices == (AUTO,) for knob in request.space)
     searched = {knob.field: _searched(knob) for knob in knobs if knob.size > 2}
     found = edges(scenario, searched, chosen.knobs, auto=auto, by_reward=request.objective == TO_REWARD)
-    return [(edge, _command(request, scenario, edge) if edge.values else "") for edge in found]
+    wider = {edge.field: edge.values for edge in found if edge.values}
+    return found, _command(request, scenario, wider) if wider else ""
 
 
 def _searched(knob: Knob) -> Searched:
@@ -36,8 +38,8 @@ def _searched(knob: Knob) -> Searched:
     return Searched(ends, Interval(knob.low, knob.high, knob.log, knob.kind == "int"))
 
 
-def _command(request: TuneRequest, scenario: Scenario, edge: Edge) -> str:
-    spaces = {knob.field: _text(knob) for knob in request.space} | {edge.field: edge.values}
+def _command(request: TuneRequest, scenario: Scenario, wider: Mapping[str, str]) -> str:
+    spaces = {knob.field: _text(knob) for knob in request.space} | dict(wider)
     options: list[tuple[str, Any]] = [
         *(("--space", f"{field}={values}") for field, values in spaces.items()),
         ("--policies", None if request.policies is None else ",".join(request.policies)),

@@ -17,6 +17,7 @@ from oppo_sim.runs.machine import EXACT, Machine
 from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
+from oppo_sim.sweep.edges import edge_records, edge_sentences, stopped
 from oppo_sim.sweep.resolve import Resolver
 from oppo_sim.tune import advice as words
 from oppo_sim.tune import folder as files
@@ -199,7 +200,7 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
     learning = bench.resolve(setting, 0).learning
     drawn = words.unknowns(machine, learning, request.objective)
     moved = any(bench.resolve(one.checked.setting, 0).machine.placement for one in everything)
-    at_edge = chosen_edges(request, bench.scenario(setting), knobs, setting)
+    at_edge, command = chosen_edges(request, bench.scenario(setting), knobs, setting)
     sections = {
         "What to set, and what to expect": [
             *words.summary_sentences(
@@ -223,7 +224,7 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
         ],
         "Around the choice": [
             *words.knob_sentences(effects, together),
-            *(capital(edge.sentence(how)) + edge.stop(how) for edge, how in at_edge),
+            *(stopped(capital(each), command) for each in edge_sentences(at_edge, command)),
         ],
         "Robustness": words.robust_sentences(request.robust, names, best, nominal),
         "What was searched": _searched_sentences(searched),
@@ -233,7 +234,7 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
         {"world": name, "chosen": best.regrets[world], "nominal": nominal.regrets[world]}
         for world, name in enumerate(names)
     ]
-    edges = [edge.record(how) for edge, how in at_edge]
+    edges = edge_records(at_edge, command)
     return _tuned(
         searched,
         bench,

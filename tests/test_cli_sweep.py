@@ -85,13 +85,24 @@ def record(folder: str | Path, name: str = "sweep.json") -> Any:
 # ---- what a sweep leaves -----------------------------------------------------------------------------------
 
 
+def test_points_that_are_not_shown_are_told_and_what_ranks_unequal_batches(oppo: Oppo) -> None:
+    given = ["--seeds", "2", "--jobs", "1", "--no-figures"]
+    alike = oppo("sweep", "tiny.yaml", "--grid", "policy.overcommit=0,2,4", *given, "--top", "2", "-o", "a")
+    assert "3 points, 2 seeds × 6 steps (simulated): the 2 best" in alike.out
+    assert "a trained rollout" not in alike.out
+    grid = ("--grid", "rollout_batch_size=4,8,16")
+    batches = oppo("sweep", "tiny.yaml", *grid, *given, "-o", "b")
+    assert "the best has the fewest seconds a trained rollout" in batches.out
+    assert "(simulated): the" not in batches.out
+
+
 def test_the_folder_holds_runs_tables_the_best_point_and_what_made_them(oppo: Oppo) -> None:
     printed = oppo(*ARGUMENTS)
     assert printed.code == 0
     assert [line for line in printed.err.splitlines() if "compiling" not in line] == []
     assert printed.out.endswith("wrote swept\n")
     assert "6 points, 3 seeds × 6 steps" in printed.out
-    assert "runs with baselines, by engine: compiled 21" in printed.out
+    assert json.loads(Path("swept/sweep.json").read_text())["engines"] == {"compiled": 21}
     assert set(contents(Path("swept"))) == {
         "best.json",
         "points.csv",

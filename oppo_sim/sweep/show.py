@@ -17,7 +17,7 @@ from oppo_sim.report.ranges import (
 )
 from oppo_sim.report.terminal import fitted
 from oppo_sim.rewards import learning_of
-from oppo_sim.runs.statistics import TO_REWARD
+from oppo_sim.runs.statistics import ROLLOUTS, TO_REWARD
 from oppo_sim.sweep.best_points import SPEEDUP, shown_value
 from oppo_sim.sweep.beyond import best_edges
 from oppo_sim.sweep.edges import edge_sentences, into_another
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_REASONS = 5
+_UNEQUAL = 1.05
 
 
 def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[str, ...]]":
@@ -34,15 +35,19 @@ def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[
     heads of columns that ``width`` characters do not hold; the setting and what is minimised always stay."""
     shown = sweep.best_points(top)
     best = [at for at, number in enumerate(shown.rows) if number == sweep.best]
-    return fitted(sweep.title, shown.columns, list(shown.rows.values()), width, best)
+    ran = int((sweep.points[c.STATUS] == "ok").sum())
+    title = sweep.title if len(shown.rows) >= ran else f"{sweep.title}: the {len(shown.rows)} best"
+    return fitted(title, shown.columns, list(shown.rows.values()), width, best)
 
 
 def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) -> list[str]:
-    """Sentences below the table: the region, stopped and failed points, the engines. ``gone``: heads that
+    """Sentences below the table: the region, stopped and failed points. ``gone``: heads that
     left it; ``output``: the folder that was asked for."""
     found = [sweep.plan.splits] if sweep.plan.splits else []
     others, statuses = len(sweep.alike) - 1, sweep.statuses
     failed = statuses["failed"]
+    if sweep.plan.spec.objective == ROLLOUTS and _trains_others(sweep):
+        found.append("the best has the fewest seconds a trained rollout: steps here train unequal numbers")
     drawn = has_ranges(sweep.points)
     learning = learning_of(sweep.plan.scenario.rewards, sweep.plan.scenario.steps)
     objective = sweep.plan.spec.objective
@@ -95,9 +100,13 @@ def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) 
             found.append(f"  {failure.points:,} ×: {failure.sentence} (first: {first})")
         if len(sweep.failures) > _MOST_REASONS:
             found.append(f"  and {len(sweep.failures) - _MOST_REASONS} other reasons, see points.csv")
-    engines = ", ".join(f"{name} {count:,}" for name, count in sweep.engines.items())
-    found.append(f"runs with baselines, by engine: {engines}")
     return found
+
+
+def _trains_others(sweep: Sweep) -> bool:
+    """Steps of points train different numbers of rollouts."""
+    trained = (sweep.points[c.STEP_S] / sweep.points[c.S_PER_ROLLOUT]).dropna()
+    return len(trained) > 1 and float(trained.max()) > _UNEQUAL * float(trained.min())
 
 
 def _or_near(sweep: Sweep) -> str:

@@ -43,6 +43,23 @@ def test_what_an_earlier_attempt_finished_says_nothing_of_the_time_left() -> Non
     assert ", about 60 s left" in lines.line(60)
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_count_and_time_stay_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    screen = StringIO()
+    monkeypatch.setattr(
+        "rich.console.Console",
+        lambda stderr: Console(file=screen, force_terminal=True, width=width, color_system=None),
+    )
+    with told_progress("mine", "search", quiet=False) as tell:
+        best = "april, overcommit 256, max_deferrals none, chunk_size 1,024"
+        tell(Progress("search", 1_234, 2_000, seconds=2.0, simulated_steps=2_000, best=best))
+        time.sleep(0.3)
+    line = next(each for each in re.split(r"[\r\n]", screen.getvalue()) if "1234/2000" in each)
+    assert "mine: search" in line
+    assert re.search(r"\d:\d\d:\d\d|-:--:--", line)
+    assert len(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip()) <= width
+
+
 def test_no_more_is_left_than_of_the_budget() -> None:
     lines = Lines("calibrate", 138, 150.0)
     lines.update(TaskID(0), completed=0, total=138)

@@ -14,12 +14,13 @@ import click
 from oppo_sim.errors import hide_warning, show_warning
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
+    from rich.progress import ProgressColumn, Task, TaskID
 
     from oppo_sim.progress import OnProgress
     from oppo_sim.progress import Progress as Told
 
 LINE_SECONDS = 60.0
+_SHORT_BAR = 10
 _QUIET = "oppo.quiet"
 
 
@@ -158,22 +159,33 @@ def progress_bar(
     """Progress with the time left, on standard error; none where ``quiet`` or the command was told to be.
     ``budget_s``: it takes no longer."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
 
     console, silent = Console(stderr=True), quiet or is_quiet()
     if not silent and not console.is_terminal:
         with Lines(description, total, budget_s) as lines:
             yield lines, TaskID(0)
         return
-    # A scenario's name may hold brackets; they are no markup.
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (_doing_column(console.width), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=silent) as progress:
         yield progress, progress.add_task(description, total=total)
+
+
+def _doing_column(width: int) -> "ProgressColumn":
+    """What is being done, as much as a line of ``width`` holds beside a short bar, the count and the time."""
+    from rich.progress import ProgressColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Doing(ProgressColumn):
+        def render(self, task: "Task") -> Text:
+            count = 2 * len(f"{task.total or 0:.0f}") + len("/")
+            room = max(_SHORT_BAR, width - count - len("0:00:00") - _SHORT_BAR - len("   "))
+            text = Text(task.description)  # a scenario's name may hold brackets: no markup
+            text.truncate(room, overflow="ellipsis")
+            return text
+
+    return Doing(table_column=Column(no_wrap=True))
 
 
 @contextmanager

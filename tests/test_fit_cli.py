@@ -275,3 +275,13 @@ def test_a_log_of_other_lengths_than_the_trace_is_told_with_a_command_that_mends
     truth = seconds_of_a_step(TRUTH)
     assert seconds[0] < 0.8 * truth
     assert seconds[1] == pytest.approx(truth, rel=0.15)
+
+
+def test_terms_that_are_not_told_are_named_once_where_they_are_many() -> None:
+    def answer(untold: int) -> str:
+        verdicts = ["not told"] * untold + ["told"] * (9 - untold)
+        terms = [{"term": f"term_{number}", "verdict": each} for number, each in enumerate(verdicts)]
+        return " ".join(answer_of({"from": "logs", "terms": terms}))
+
+    assert answer(2) == "Not told by the log: term_0 and term_1; there the priors stand."
+    assert answer(7) == "Not told by the log: 7 of 9 terms; there the priors stand."

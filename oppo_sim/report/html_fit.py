@@ -11,6 +11,8 @@ from oppo_sim.report.labels import counted, format_percent, significant, time_un
 from oppo_sim.run_folder import FinishedRun
 
 _RECORD: Final = "fit.json"
+_FEW: Final = 4
+"""So many terms are named; the table of the terms has the others."""
 _TITLES: Final = {
     "measured_predicted": ("Measured and predicted", "Points measured, lines predicted with 95 % intervals."),
     "residuals": ("Residuals", "Predicted over measured seconds minus 1, by step."),
@@ -99,10 +101,11 @@ def answer_of(record: Mapping[str, Any]) -> list[str]:
             " scenario's?"
         )
     if untold:
+        which = joined(untold) if len(untold) <= _FEW else f"{len(untold)} of {len(record['terms'])} terms"
         found.append(
-            f"Not told by the log: {joined(untold)}; there the priors stand."
+            f"Not told by the log: {which}; there the priors stand."
             if record["from"] == "logs"
-            else f"Not told by what was observed, each by itself: {joined(untold)}"
+            else f"Not told by what was observed, each by itself: {which}"
             + ("." if missed else "; together they agree with it.")
         )
     for log, reasons in record.get("left_out", {}).items():

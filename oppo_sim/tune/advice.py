@@ -337,6 +337,8 @@ def caveats(scenario: Scenario, chosen: Setting, objective: Objective, *, moved:
     """What these numbers are not; ``moved``: settings are on other splits of the GPUs."""
     known = evidence_text(scenario.costs.stage_evidence(cost_context(scenario), scenario.base_dir))
     found = [f"All of this is predicted, not measured. Its seconds: {known}."]
+    if scenario.real is None:
+        found[0] += " Where there is a real: section (docs/real.md), oppo validate measures it."
     policy = policy_class(chosen.policy, scenario.base_dir)
     if policy.carries or policy.schedule != "synchronous":
         said = "is not simulated"

@@ -16,7 +16,7 @@ from oppo_sim.tune.space import POLICY, Space
 def next_commands(
     request: TuneRequest, scenario: Scenario, space: Space, best: Path | str, policy: str
 ) -> list[str]:
-    """What to run next, where ``best`` holds the choice. A scenario that real engines can run has the search
+    """What can run next, where ``best`` holds the choice. A scenario that real engines can run has the search
     validated whole, as it may rank wrongly what it did not choose; one of more than policies cannot be."""
     folder = request.folder
     policies = ",".join(dict.fromkeys((BASELINE, policy)))
@@ -25,11 +25,10 @@ def next_commands(
         validate = scenario_command("validate", scenario, request.overrides, ["--from-tune", str(folder)])
     else:
         validate = shlex.join(["oppo", "validate", str(best), "--policies", policies])
-        validate += "" if scenario.real is not None else "  # needs a real: section (docs/real.md)"
     return [
         shlex.join(["oppo", "simulate", str(best)]),
         shlex.join(["oppo", "compare", str(best), "--policies", policies]),
-        validate,
+        *([validate] if scenario.real is not None else []),
     ]
 
 

@@ -358,7 +358,10 @@ def _searched_sentences(searched: _Searched) -> list[str]:
         f" seed{'s' if seeds > 1 else ''}, least {UNIT_TEXT[searched.request.objective]}:"
         f" {', '.join(parts)}.{ended[searched.ended]}"
     ]
-    found += [f"{policy} was left out: {why}." for policy, why in searched.space.left_out.items()]
+    left_out: dict[str, list[str]] = {}
+    for policy, why in searched.space.left_out.items():
+        left_out.setdefault(why, []).append(policy)
+    found += [f"Left out: {', '.join(policies)} ({why})." for why, policies in left_out.items()]
     failures = Counter(trial.error for trial in searched.trials if trial.status == "failed")
     found += [f"Cannot run ({count}): {error}" for error, count in failures.most_common(3)]
     fields = {knob.field for knobs in searched.space.knobs.values() for knob in knobs}

@@ -160,13 +160,20 @@ def test_a_mistake_names_file_field_value_and_what_is_allowed(extra: str, words:
         ("steps: 3", "format is missing but must be oppo-scenario/1"),
         ("format: oppo-scenario/2", 'format is "oppo-scenario/2" but must be oppo-scenario/1'),
         ("format: oppo-scenario/1", "rollout_batch_size is missing"),
+        (
+            BASE.replace("rollout_batch_size", "rollout_batch_sizes"),
+            "unknown field rollout_batch_sizes: did you mean 'rollout_batch_size'?",
+        ),
         (BASE.replace("{fixed: 0.01}", "{fixed: 0}"), "costs.decode.fixed is 0 but must be above 0"),
         (BASE.replace("linear", "linaer"), 'costs.kind is "linaer" but must be one of'),
         (
             BASE.replace("{kind: linear, decode: {fixed: 0.01}}", "{}"),
             "costs.kind is missing: it must be one of composed, linear, profile, roofline",
         ),
-        (BASE.replace("decode: {fixed: 0.01}", "decoded: {fixed: 0.01}"), "costs.decode is missing"),
+        (
+            BASE.replace("decode: {fixed: 0.01}", "decoded: {fixed: 0.01}"),
+            "unknown field costs.decoded: did you mean 'decode'?",
+        ),
     ],
 )
 def test_a_file_that_is_no_scenario_is_refused(text: str, words: str) -> None:

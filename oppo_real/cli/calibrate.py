@@ -57,7 +57,7 @@ def command(
     force: bool,
     figures: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Measure decode, prefill, scoring, training and weight sync of SCENARIO's real section, and write a cost
     profile.
 
@@ -76,7 +76,7 @@ def command(
     from oppo_sim.errors import OppoError
     from oppo_sim.files import check_can_write
     from oppo_sim.plain_json import plain
-    from oppo_sim.report.terminal import table_console
+    from oppo_sim.report.terminal import say, table_console
     from oppo_sim.scenario.load import load_scenario
 
     loaded = load_scenario(scenario, overrides)
@@ -103,8 +103,7 @@ def command(
                 path, loaded.name, subject, sizes_of(loaded), kept, effort, progress
             )
         except KeyboardInterrupt:
-            click.echo(f"what was measured is kept in {kept}: run the same command again to go on", err=True)
-            raise
+            return options.interrupted(f"what was measured is kept in {kept}")
     figure = path.with_name(f"{path.stem}.fit.png") if figures else None
     if figure is not None:
         save_figure(calibration_figure(session.visits, calibration.fits), figure)
@@ -126,18 +125,19 @@ def command(
         counts = {"visits": len(session.visits), "planned": session.planned_visits, "fresh": session.fresh}
         record = {"files": files, "visits": counts, **calibration.report(), "notes": notes}
         click.echo(json.dumps(plain(record), indent=1))
-        return
+        return 0
     console = table_console()
     for table in fit_tables(calibration):
         console.print(table)
     say_notes(notes)
-    click.echo(
+    say(
         f"{len(session.visits)} of {session.planned_visits} visits, {session.fresh} of them new, on"
         f" {session.origin.hardware}"
     )
-    click.echo(
+    say(
         f"wrote {written.profile} (and {written.report.name},"
         f" {written.samples.name}{', ' + figure.name if figure else ''})"
     )
     if shared is not None:
-        click.echo(f"to be given away as {shared.name}: {shared.profile} and {shared.samples.name}")
+        say(f"to be given away as {shared.name}: {shared.profile} and {shared.samples.name}")
+    return 0

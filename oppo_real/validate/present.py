@@ -308,15 +308,15 @@ def show(validated: Validated, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(plain({"folder": str(folder), **record(validated)}), indent=1))
         return
-    from oppo_sim.report.terminal import table_console
+    from oppo_sim.report.terminal import say, table_console
 
     console = table_console()
     for each in tables(validated.comparison, validated.request.policies[0], unit_of(validated)):
         console.print(each)
     for sentence in sentences(validated):
-        click.echo(sentence)
+        say(sentence)
     say_notes(validated.notes)
-    click.echo(f"wrote {folder} (its page: {folder / 'validation.md'})")
+    say(f"wrote {folder} (its page: {folder / 'validation.md'})")
 
 
 # ---- page --------------------------------------------------------------------------------------------------

@@ -153,7 +153,10 @@ def policies(text: str) -> tuple[str, ...]:
 
 def interrupted(kept: str) -> int:
     """Say what an interrupted command ``kept``, and that it can go on; the exit code."""
-    click.echo(f"oppo: interrupted: {kept}, the same command goes on from there", err=True)
+    from oppo_sim.report.terminal import in_lines, text_width
+
+    said = f"oppo: interrupted: {kept}, the same command goes on from there"
+    click.echo(in_lines(said, text_width(errors=True)), err=True)
     return EXIT_INTERRUPTED
 
 

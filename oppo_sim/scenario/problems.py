@@ -57,8 +57,11 @@ def problems_of(
     by_path: dict[Path, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
         by_path.setdefault(_located(details, data), []).append(details)
+    misspelt = _misspelt(by_path)
     found = []
     for path, group in by_path.items():
+        if path in misspelt:
+            continue  # its wrong name is told
         value = _value_at(data, path)
         inside = any(other[: len(path)] == path and len(other) > len(path) for other in by_path)
         if inside and isinstance(value, dict | list) and all(_about_type(details) for details in group):
@@ -93,6 +96,20 @@ def allowed_fields(schema: Schema, path: Path, data: Any) -> list[str]:
     for node in _nodes_at(schema, path, data):
         names.update(dict.fromkeys(node.get("properties", {})))
     return list(names)
+
+
+def _misspelt(by_path: Mapping[Path, Sequence[ErrorDetails]]) -> set[Path]:
+    """Fields that are missing where an unknown one beside them is nearly of their name."""
+    kinds = {path: group[0]["type"] for path, group in by_path.items()}
+    missing = {path for path, kind in kinds.items() if kind == "missing"}
+    return {
+        path
+        for path in missing
+        for other, kind in kinds.items()
+        if kind == "extra_forbidden"
+        and other[:-1] == path[:-1]
+        and get_close_matches(str(other[-1]), [str(path[-1])])
+    }
 
 
 def _located(details: ErrorDetails, data: Any) -> Path:

@@ -104,8 +104,9 @@ def test_interrupting_says_where_the_points_are(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(session_module, "visit_point", interrupted)
     arguments = ["calibrate", scenario_file(tmp_path), "-o", str(tmp_path / "p.json"), "--no-contention"]
-    result = CliRunner().invoke(group, arguments)
-    assert result.exit_code != 0
+    result = CliRunner().invoke(group, arguments, standalone_mode=False)
+    assert result.return_value == 130
+    assert result.stderr.count("interrupted: what was measured is kept in ") == 1
     assert ".oppo-calibrate" in result.stderr
     assert not (tmp_path / "p.json").exists()
 

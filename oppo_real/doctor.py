@@ -341,6 +341,7 @@ def _sharing(node: Node, scenario: "Scenario", config: "RealConfig") -> Iterator
 
 def _duration(scenario: "Scenario") -> Iterator[Check]:
     from oppo_real.calibrate.plan import make_plan, sizes_of
+    from oppo_real.calibrate.subject import subject_of
     from oppo_sim.columns import TIMING_STEP
     from oppo_sim.simulation import simulate
 
@@ -351,11 +352,17 @@ def _duration(scenario: "Scenario") -> Iterator[Check]:
     except OppoError as error:
         yield Check("what is measured", "problem", str(error), "mend the scenario")
         return
-    yield Check(
-        "oppo calibrate",
-        "ok",
-        f"would visit {points} points {_REPEATS} times, {format_seconds(_BUDGET_S)} at most (--budget-s)",
-    )
+    try:
+        subject_of(scenario).ppo()
+    except OppoError as error:
+        said, _, mend = str(error).partition(": ")
+        yield Check("oppo calibrate", "warning", f"measures the trainer, too: {said}", mend)
+    else:
+        yield Check(
+            "oppo calibrate",
+            "ok",
+            f"would visit {points} points {_REPEATS} times, {format_seconds(_BUDGET_S)} at most (--budget-s)",
+        )
     each = float(run.steps[TIMING_STEP].mean()) * scenario.steps
     runs = _POLICIES * _ROUNDS
     yield Check(

@@ -78,6 +78,7 @@ def test_version_is_the_distributions() -> None:
         (["list"], "No such command 'list': did you mean 'oppo scenario list' or 'oppo trace list'?"),
         (["help"], "No such command 'help': did you mean '--help'?"),
         (["--zzz"], "No such option '--zzz'"),
+        (["--seeds", "3", "compare", "tiny"], "'--seeds': options go behind the name of their command"),
         (["compare"], "Missing argument 'SCENARIO': a file, or a name that 'oppo scenario list' shows"),
         (["compare", "h200-single", "--gpus", "4"], "'--gpus': fields of a scenario are set by --set"),
         (["compare", "h200-single", "--seed", "4"], "'--seed': did you mean '--seeds'?"),

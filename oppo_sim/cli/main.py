@@ -164,6 +164,8 @@ def _mended(error: click.UsageError) -> str:
     if isinstance(error, click.MissingParameter) and error.param and error.param.name == "scenario":
         return f"{message}: a file, or a name that 'oppo scenario list' shows"
     sets = error.ctx and any("--set" in parameter.opts for parameter in error.ctx.command.params)
+    if isinstance(error, click.NoSuchOption) and isinstance(error.ctx and error.ctx.command, click.Group):
+        return f"No such option '{error.option_name}': options go behind the name of their command"
     if isinstance(error, click.NoSuchOption) and sets:
         close = get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=0.75)
         hint = f"did you mean '{close[0]}'?" if close else "fields of a scenario are set by --set FIELD=VALUE"

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,6 +135,12 @@ def _wanted(**given: "str | int | None") -> "Wanted":
     def trainer(text: str) -> str | None:
         return None if text == "none" else framework(text).name
 
+    checks: Mapping[str, Callable[[str], object]] = {
+        "model": find_model, "device": find_device, "framework": trainer, "engine": check_engine
+    }  # fmt: skip
+    for name, check in checks.items():  # what is given, before anything is asked
+        if given[name] is not None:
+            check(str(given[name]))
     model = ask("model", "Model (oppo scenario models, or a config.json)", "qwen2.5-7b", find_model)
     gpus = given["gpus"] if given["gpus"] is not None else _gpus()
     device = ask("device", "Which GPUs (oppo scenario devices)", "H100", find_device)

@@ -12,7 +12,6 @@ from oppo_sim.cli.progress import progress_bar
 from oppo_sim.cli.trace_common import (
     FORCE,
     in_short,
-    note,
     print_fitted,
     print_json,
     refuse_output,
@@ -41,7 +40,13 @@ def _mapped(texts: tuple[str, ...], option: str) -> dict[str, str]:
 
 @click.command("import")
 @click.argument("path", required=False, type=click.Path(path_type=Path))
-@click.option("--from", "framework", metavar="NAME", help="Whose log it is: a name of --list, or auto.")
+@click.option(
+    "--from",
+    "framework",
+    metavar="NAME",
+    default="auto",
+    help="Whose log it is: a name of --list, or auto, which recognises it.",
+)
 @click.option(
     "-o",
     "--output",
@@ -86,7 +91,7 @@ def _mapped(texts: tuple[str, ...], option: str) -> dict[str, str]:
 @click.option("--json", "as_json", is_flag=True, help="Print the provenance as JSON instead of text.")
 def import_command(
     path: Path | None,
-    framework: str | None,
+    framework: str,
     output: Path | None,
     list_all: bool,
     field_texts: tuple[str, ...],
@@ -105,7 +110,7 @@ def import_command(
     \b
     Examples:
       oppo trace import --list
-      oppo trace import --from auto debug_rollouts/ --steps 20:80 -o my.parquet
+      oppo trace import debug_rollouts/ --steps 20:80 -o my.parquet
       oppo trace import --from verl rollouts/ --tokenizer model/tokenizer.json \\
         --max-response-length 8192 -o my.parquet
       oppo trace import --from verl metrics.jsonl --rows-per-step 1024 \\
@@ -116,9 +121,9 @@ def import_command(
     if list_all:
         _list(as_json)
         return
-    if path is None or framework is None or output is None:
+    if path is None or output is None:
         raise click.UsageError(
-            "give --from NAME, the PATH of the log, and -o FILE for the trace; --list names the importers"
+            "give the PATH of the log, and -o FILE for the trace; --list names the importers"
         )
     from oppo_sim.files import refuse_existing
     from oppo_sim.traces.importers import import_log
@@ -143,8 +148,6 @@ def import_command(
         click.echo(f"recognised as a log of {provenance['framework']}")
     click.echo(f"wrote {output}: {in_short(trace_stats(frame))}")
     print_import(table_console(), provenance)
-    if not provenance["measured"]:
-        note(f"lengths are {provenance['lengths']}")
 
 
 @contextmanager

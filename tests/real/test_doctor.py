@@ -208,6 +208,14 @@ def test_what_would_be_measured_and_for_how_long(tmp_path: Path, capsys: pytest.
     assert "12 runs of 3 steps" in found["oppo validate"]["told"]
 
 
+def test_a_scenario_that_cannot_be_calibrated_is_told(tmp_path: Path) -> None:
+    real = {**REAL, "ppo": {}}
+    checks = on(this_node(), scenario_file(tmp_path, training={"critic": "none"}, real=real))
+    assert checks["oppo calibrate"].state == "warning"
+    assert "PPO needs a critic" in checks["oppo calibrate"].told
+    assert "value_head" in checks["oppo calibrate"].mend
+
+
 def test_a_scenario_without_a_real_section_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
     assert oppo(["doctor", "h200-single"]) == 1
     assert "no real section" in capsys.readouterr().out

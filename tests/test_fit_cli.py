@@ -1,6 +1,7 @@
 """``oppo fit`` from logs and from observations to a scenario that the other commands take."""
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from oppo_sim.costs.terms import read_draws
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import observe
 from oppo_sim.fit.observe import observe_record, read_observation
+from oppo_sim.fit.other_lengths import other_lengths
+from oppo_sim.fit.sources import open_log
 from oppo_sim.plain_json import plain
 from oppo_sim.report.html_fit import answer_of
 from oppo_sim.scenario.load import load_scenario
@@ -285,3 +288,16 @@ def test_terms_that_are_not_told_are_named_once_where_they_are_many() -> None:
 
     assert answer(2) == "Not told by the log: term_0 and term_1; there the priors stand."
     assert answer(7) == "Not told by the log: 7 of 9 terms; there the priors stand."
+
+
+@pytest.mark.parametrize("lacks", ["max", "max|clip_ratio"])
+def test_the_command_for_lengths_runs_where_a_log_says_little_of_the_tail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lacks: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = fit_scenario(trace={"name": "chat_hh_rlhf"}, max_response_length=4000)
+    log = verl_log(tmp_path / "train.log", fit_scenario(), TRUTH)
+    log.write_text(re.sub(rf" - response_length/({lacks}):\S+", "", log.read_text()))
+    said = other_lengths(open_log("train.log"), other)
+    assert said is not None
+    assert run(shlex.split(said.split("which this makes: ")[1])[1:]) == 0, capsys.readouterr().err

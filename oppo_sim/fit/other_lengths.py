@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from oppo_sim.columns import LENGTH_MEAN
+from oppo_sim.columns import LENGTH_CLIP_RATIO, LENGTH_MAX, LENGTH_MEAN, LENGTH_STD
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.scenario.build import build_trace
 from oppo_sim.scenario.schema import Scenario
@@ -29,8 +29,15 @@ def other_lengths(log: StepLog, scenario: Scenario) -> str | None:
         return f"{said} {log.path or log.name}"
     if log.lengths is not None or not log.path:
         return said
-    words = ("--from", log.framework, log.path, "--rows-per-step", str(scenario.rollout_batch_size))
-    command = shlex.join(("oppo", "trace", "import", *words, "-o", "lengths.parquet"))
+    words = ["--from", log.framework, log.path, "--rows-per-step", str(scenario.rollout_batch_size)]
+    cut = log.frame.get(LENGTH_CLIP_RATIO)
+    if LENGTH_MAX not in log.frame and cut is not None:
+        words += ["--max-response-length", str(scenario.max_response_length)]
+    if not ({LENGTH_MAX, LENGTH_STD} & set(log.frame)) and (cut is None or not (cut > 0).all()):
+        if scenario.trace.name is None:  # of the tail the log says nothing
+            return said
+        words += ["--like", scenario.trace.name]
+    command = shlex.join(["oppo", "trace", "import", *words, "-o", "lengths.parquet"])
     return f"{said} lengths.parquet, which this makes: {command}"
 
 

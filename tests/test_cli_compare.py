@@ -67,6 +67,14 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
 # ---- what a comparison leaves ------------------------------------------------------------------------------
 
 
+def test_what_holds_for_several_policies_is_noted_once(oppo: Oppo, tmp_path: Path) -> None:
+    given = ["--policies", "intra,oppo,rollout-overlap", "--set", "scoring.streamable=false", "--seeds", "1"]
+    printed = oppo("compare", "tiny.yaml", *given, "--jobs", "1", "--no-figures", "-o", "streamed")
+    (note,) = [line for line in printed.err.splitlines() if "streams chunks" in line]
+    assert note.startswith("note: policy 'intra' streams chunks")
+    assert note.endswith("; likewise 'oppo'")
+
+
 def test_a_comparison_folder_holds_tables_figures_timeline_and_manifest(oppo: Oppo) -> None:
     printed = oppo("compare", "tiny.yaml", "--seeds", "2", "-o", "cmp", "--jobs", "1")
     assert (printed.code, printed.err) == (0, "")

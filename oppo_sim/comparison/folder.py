@@ -22,6 +22,7 @@ from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.statistics import ROLLOUTS
 from oppo_sim.runs.store import RunStore
 from oppo_sim.runs.sync_share import sync_warnings
+from oppo_sim.scenario.build import merged_warnings
 from oppo_sim.scenario.schema import Scenario
 
 TABLE = "comparison.parquet"
@@ -157,7 +158,7 @@ def _manifest(plan: ComparisonPlan, comparison: Comparison) -> dict[str, Any]:
         "to_reward": learning_of(scenario.rewards, plan.steps).record(),
         **provenance(scenario, plan.setups[BASELINE]),
         "engines": {policy: engine_of(each) for policy, each in setups.items()},
-        "warnings": list(dict.fromkeys(warnings)),
+        "warnings": merged_warnings(warnings),
     }
 
 

@@ -1,6 +1,7 @@
 """From a scenario to everything that one simulated run needs. Whatever cannot run is refused here."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from oppo_sim.rewards import BatchRewards, NoRewards
 from oppo_sim.scenario.schema import PlacementConfig, Scenario
 from oppo_sim.traces.replay import Replay, build_replay
 
+_OF_POLICY: Final = re.compile(r"policy ('.*?') (?=streams|controls)")
 _BY_EPOCHS: Final = ("roofline", "composed")
 """Kinds of costs whose updates take as long as they have epochs; others have seconds of whole stages."""
 
@@ -326,6 +328,21 @@ def _streamable(scenario: Scenario) -> bool:
             " response: remove it"
         )
     return possible if asked is None else asked
+
+
+def merged_warnings(warnings: Iterable[str]) -> list[str]:
+    """Each once, and what holds for several policies in one sentence."""
+    policies: dict[str, dict[str, None]] = {}
+    for warning in warnings:
+        of_policy = _OF_POLICY.match(warning)
+        rest = warning[of_policy.end() :] if of_policy else warning
+        policies.setdefault(rest, {}).update({of_policy[1]: None} if of_policy else {})
+    found = []
+    for rest, names in policies.items():
+        first, *others = names or [""]
+        likewise = f"; likewise {', '.join(others)}" if others else ""
+        found.append(f"policy {first} {rest}{likewise}" if first else rest)
+    return found
 
 
 def _warnings(

@@ -33,6 +33,7 @@ from oppo_sim.runs.evaluate import setup_of
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.journal import Entry, read_head
 from oppo_sim.runs.store import RunStore
+from oppo_sim.scenario.build import merged_warnings
 from oppo_sim.sweep.axes import Axis, GridAxis
 from oppo_sim.sweep.beyond import best_edges, best_warnings
 from oppo_sim.sweep.edges import edge_records
@@ -176,7 +177,7 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
     plan = sweep.plan
     steps = sorted({point.request.steps for point in plan.runnable})
     warnings = best_warnings(sweep)
-    warnings += dict.fromkeys(warning for point in plan.runnable for warning in point.warnings)
+    warnings += merged_warnings(warning for point in plan.runnable for warning in point.warnings)
     return {
         "format": FORMAT,
         "kind": SWEEP_KIND,

@@ -111,7 +111,8 @@ def test_a_minimal_file_takes_the_documented_defaults() -> None:
         ),
         (
             "policy: {name: sequential, overcommit: 3}",
-            "unknown field policy.overcommit of policy 'sequential'",
+            "unknown field policy.overcommit of policy 'sequential': april, inter, oppo, … have it: set"
+            " policy.name to one, or policies.NAME.overcommit where policies are compared",
         ),
         ("policies: {oppo: {}}", "policies.oppo is the scenario's own policy"),
         ("policies: {aprl: {}}", "unknown policy 'aprl': did you mean 'april'?"),

@@ -131,7 +131,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo(error.ctx.get_help() if error.ctx else str(error), err=True)
         return EXIT_ERROR
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx else "oppo"
+        path = error.ctx.command_path if error.ctx else _asked_path(words)
         return _fail(f"{_mended(error)} (see '{path} --help')")
     except click.ClickException as error:
         return _fail(error.format_message())
@@ -154,6 +154,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"cannot read or write{named}: {error.strerror or error}")
     except MemoryError:
         return _fail("out of memory: use a smaller trace, fewer steps or fewer processes")
+
+
+def _asked_path(words: Sequence[str]) -> str:
+    """The command that was meant, where click does not say."""
+    known = list(words[:1]) if words[:1] and words[0] in SUBCOMMANDS else []
+    group = SUBCOMMANDS[known[0]].attribute == known[0] if known else False
+    if group and len(words) > 1 and not words[1].startswith("-"):
+        known.append(words[1])
+    return " ".join(["oppo", *known])
 
 
 def _mended(error: click.UsageError) -> str:

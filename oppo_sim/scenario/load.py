@@ -14,7 +14,7 @@ from oppo_sim.scenario.aliases import ALIASES, Plain, Translated, merge, policy_
 from oppo_sim.scenario.cluster import overruled, with_split
 from oppo_sim.scenario.problems import ScenarioProblem, dotted, more_than_one, problems_of, unknown_field
 from oppo_sim.scenario.schema import FORMAT, Scenario, model_schema, remember_origin
-from oppo_sim.scenario.suggest import likely_choice, likely_elsewhere
+from oppo_sim.scenario.suggest import likely_choice, likely_elsewhere, of_other_policies
 from oppo_sim.scenario.yaml_text import parse_yaml, show_value
 
 SHIPPED_FOLDER = Path(__file__).parent / "shipped"
@@ -373,7 +373,12 @@ def _with_place(problem: ScenarioProblem, data: Plain) -> ScenarioProblem:
 def _elsewhere(problem: ScenarioProblem) -> ScenarioProblem:
     """For an unknown field without a near sibling: one of that name in another section, before a list."""
     said, listed, _ = problem.sentence.partition(": there ")
-    hint = likely_elsewhere(problem.path, ()) if listed and said.startswith("unknown field ") else ""
+    if not (listed and said.startswith("unknown field ")):
+        return problem
+    of_policy = len(problem.path) == 2 and problem.path[0] == "policy"
+    hint = likely_elsewhere(problem.path, ())
+    if of_policy and (have := of_other_policies(setting := str(problem.path[1]))):
+        hint = f"{have}, or policies.NAME.{setting} where policies are compared"
     return problem._replace(sentence=f"{said}: {hint}") if hint else problem
 
 

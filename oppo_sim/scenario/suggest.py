@@ -90,6 +90,15 @@ def likely_setting(field: str, settings: Iterable[str]) -> str:
     return f": did you mean policy.{close[0]}?" if close else ""
 
 
+def of_other_policies(setting: str) -> str:
+    """What to do with a setting that the scenario's policy lacks; empty where no policy has it."""
+    have = [name for name, each in SHIPPED.items() if setting in each.Settings.model_fields]
+    if not have:
+        return ""
+    listed = ", ".join(have[:_MOST]) + (", …" if len(have) > _MOST else "")
+    return f"{listed} have it: set policy.name to one"
+
+
 def meant(fields: Sequence[str]) -> str:
     """The question to ask."""
     return f"did you mean {' or '.join(fields)}?"

@@ -22,7 +22,7 @@ from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.problems import allowed_fields, unknown_field
 from oppo_sim.scenario.schema import Scenario, model_schema
 from oppo_sim.scenario.splits import Splits, possible_splits
-from oppo_sim.scenario.suggest import likely_elsewhere
+from oppo_sim.scenario.suggest import likely_elsewhere, of_other_policies
 from oppo_sim.sweep.axes import Axis, GridAxis
 
 POLICY_NAME = "policy.name"
@@ -215,7 +215,10 @@ def _refuse_unknown_setting(path: tuple[str, ...], policies: Iterable[str]) -> N
     if path[1] not in known:
         named = list(policies)
         owner = f"policy '{named[0]}'" if len(named) == 1 else f"any of the policies {', '.join(named)}"
-        raise OppoError(unknown_field(path, list(known), owner, likely_elsewhere(path, list(known))))
+        hint = likely_elsewhere(path, list(known))
+        if path[0] == "policy" and len(path) == 2:
+            hint = hint or of_other_policies(str(path[1]))
+        raise OppoError(unknown_field(path, list(known), owner, hint))
 
 
 def _policies(scenario: Scenario, axes: Sequence[Axis]) -> list[str]:

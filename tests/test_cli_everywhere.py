@@ -57,6 +57,27 @@ def test_help_fits_80_columns_and_its_examples_name_what_there_is(
     assert all(unknown_options(example) == set() for example in examples), examples
 
 
+LISTS = (
+    "scenario list",
+    "scenario models",
+    "scenario devices",
+    "scenario policies",
+    "trace list",
+    "costs profiles",
+)
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_fit_80_columns(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(name.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert [line for line in lines if len(line) > 80] == []
+
+
 def test_json_is_one_document_and_quiet_leaves_standard_error_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -187,8 +187,8 @@ def models_command(as_json: bool) -> None:
         kv = one.kv_bytes_per_token(2) / 2**10
         state = one.state_bytes_per_rollout(2) / 2**20
         kept = f" and {state:.0f} MiB a rollout" if state else ""
-        click.echo(
-            f"{name:<{width}} {one.parameters / 1e9:>7.2f} B parameters {one.num_hidden_layers:>3} layers"
+        say(
+            f"{name:<{width}} {one.parameters / 1e9:>7.2f} B params {one.num_hidden_layers:>3} layers"
             f" {kv:>4.0f} KiB KV a token{kept}{experts}"
         )
     say("\nAny other: a path to its config.json, or its shape inline (docs/costs.md).")

@@ -162,6 +162,8 @@ def _best_sentence(comparison: "Comparison", names: Mapping[str, str]) -> str:
     slower = "slower"
     if comparison.objective == TO_REWARD:
         best, slower = f"{best}, to the target reward", "later there"
+    elif comparison.best != BASELINE:
+        best = f"{best}, {_gain(comparison.table, comparison.best)}"
     if plan is not None and len(plan.seeds) < 2 and comparison.ranges is None and not alike:
         return f"best: {best}; with one seed nothing can be said about which differences are real"
     if not alike:
@@ -172,6 +174,14 @@ def _best_sentence(comparison: "Comparison", names: Mapping[str, str]) -> str:
         return found
     few = few_seeds_in(comparison.table, comparison.best, comparison.alike, len(plan.seeds), plan.practical)
     return f"{found}; {few}" if few else found
+
+
+def _gain(table: "pd.DataFrame", policy: str) -> str:
+    """Its speed-up, again: the table may have left the screen."""
+    row = table.loc[policy]
+    ends = (c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH) if has_ranges(table) else (c.SPEEDUP_LOW, c.SPEEDUP_HIGH)
+    known = ends_text(*(row[end] for end in ends), row[c.SPEEDUP]) if has_intervals(table) else ""
+    return f"{row[c.SPEEDUP]:.2f}× {known}".rstrip()
 
 
 def show_machine(manifest: Mapping[str, Any], table: "pd.DataFrame") -> None:

@@ -4,6 +4,7 @@ import ast
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,8 @@ def test_help_lists_every_command() -> None:
         assert f"{name} " in result.stdout
         assert subcommand.summary in result.stdout
     assert oppo("-h").stdout == result.stdout
+    starts = re.findall(r"^    oppo (.+?)  ", result.stdout, re.MULTILINE)
+    assert [words.split()[0] for words in starts] == ["scenario", "compare", "fit"]
 
 
 def test_the_package_is_a_command_too() -> None:

@@ -111,7 +111,14 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
     help="Show the version and exit.",
 )
 def oppo() -> None:
-    """Choose chunk size, overcommit and scheduling policy of PPO-based RLHF from a response-length trace."""
+    """Choose chunk size, overcommit and scheduling policy of PPO-based RLHF from a response-length trace.
+
+    \b
+    Start:
+      oppo scenario init -o mine.yaml            asks for your model and GPUs
+      oppo compare mine.yaml                     policies side by side on them
+      oppo fit train.log --scenario mine.yaml    seconds of a run that you made
+    """
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

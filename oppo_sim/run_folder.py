@@ -349,6 +349,8 @@ def read_run_folder(path: str | Path) -> FinishedRun:
     """Load the manifest of a finished run. Raises OppoError when there is none, it is damaged, or the run
     never finished."""
     root = Path(path)
+    if root.is_file():
+        raise OppoError(f"{root} is a file: name the folder that a run wrote")
     if not root.is_dir():
         raise OppoError(f"there is no run folder {root}: check the path")
     if not (root / MANIFEST).is_file():

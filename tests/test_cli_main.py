@@ -81,6 +81,7 @@ def test_version_is_the_distributions() -> None:
         (["list"], "No such command 'list': did you mean 'oppo scenario list' or 'oppo trace list'?"),
         (["help"], "No such command 'help': did you mean '--help'?"),
         (["--zzz"], "No such option '--zzz'"),
+        (["fit", "a.log"], "'--scenario': a file, or a name that 'oppo scenario list' shows"),
         (["compare", "tiny", "--seeds"], "requires an argument (see 'oppo compare --help')"),
         (["trace", "import", "a.log", "-o"], "requires an argument (see 'oppo trace import --help')"),
         (["--seeds", "3", "compare", "tiny"], "'--seeds': options go behind the name of their command"),

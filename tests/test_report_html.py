@@ -509,6 +509,8 @@ def test_what_cannot_be_reported_is_refused_in_one_sentence(oppo: Oppo, tmp_path
     oppo("simulate", "tiny.yaml", "-o", "run", "--no-figures")
     (tmp_path / "taken.html").write_text("keep me")
     assert_refused(oppo("report", "none", "-o", "a.html"), "there is no run folder none")
+    Path("log.txt").touch()
+    assert_refused(oppo("report", "log.txt", "-o", "a.html"), "log.txt is a file")
     assert_refused(oppo("report", "empty", "-o", "a.html"), "empty is not a run folder")
     assert_refused(oppo("report", "other", "-o", "a.html"), "kind 'dance'")
     assert_refused(oppo("report", "run", "-o", "taken.html"), "taken.html exists", "--force")

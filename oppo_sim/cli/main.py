@@ -177,7 +177,8 @@ def _mended(error: click.UsageError) -> str:
     message = error.format_message().rstrip(".")
     message = message.replace("not a valid integer range", "no whole number")
     message = message.replace("not a valid float range", "no number")
-    if isinstance(error, click.MissingParameter) and error.param and error.param.name == "scenario":
+    lacks = error.param.name if isinstance(error, click.MissingParameter) and error.param else None
+    if lacks in ("scenario", "scenarios"):
         return f"{message}: a file, or a name that 'oppo scenario list' shows"
     sets = error.ctx and any("--set" in parameter.opts for parameter in error.ctx.command.params)
     if isinstance(error, click.NoSuchOption) and isinstance(error.ctx and error.ctx.command, click.Group):

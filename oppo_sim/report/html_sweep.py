@@ -33,6 +33,7 @@ from oppo_sim.report.labels import (
     settings_label,
     short_label,
     significant,
+    stopped,
     value_label,
     value_text,
 )
@@ -46,7 +47,6 @@ from oppo_sim.report.ranges import (
     widest_sentence,
 )
 from oppo_sim.report.sweep_figures import HEAT, figures_of
-from oppo_sim.sweep.edges import stopped
 
 _MOST_REASONS: Final = 20
 _PRICES: Final = (

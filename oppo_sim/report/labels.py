@@ -158,6 +158,11 @@ def told_done(steps: int) -> str:
     return f"{counted(steps, 'step')} {'was' if steps == 1 else 'were'} done"
 
 
+def stopped(sentence: str, command: str) -> str:
+    """With a full stop, but not behind a command, which would be pasted with it."""
+    return sentence if command and sentence.endswith(command) else f"{sentence}."
+
+
 def capital(text: str) -> str:
     """A text as a sentence begins."""
     return f"{text[:1].upper()}{text[1:]}"

@@ -108,11 +108,6 @@ def edge_sentences(found: Sequence[Edge], command: str) -> list[str]:
     return sentences
 
 
-def stopped(sentence: str, command: str) -> str:
-    """With a full stop, but not behind a command, which would be pasted with it."""
-    return sentence if command and sentence.endswith(command) else f"{sentence}."
-
-
 def edge_records(found: Sequence[Edge], command: str) -> list[dict[str, Any]]:
     """For JSON."""
     return [

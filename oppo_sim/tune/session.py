@@ -9,7 +9,7 @@ from typing import Any
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.progress import OnProgress, Progress, unheard
-from oppo_sim.report.labels import capital, counted
+from oppo_sim.report.labels import capital, counted, stopped
 from oppo_sim.run_kinds import TUNING
 from oppo_sim.runs.evaluate import forget
 from oppo_sim.runs.execute import Executor, Runner
@@ -17,7 +17,7 @@ from oppo_sim.runs.machine import EXACT, Machine
 from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
-from oppo_sim.sweep.edges import edge_records, edge_sentences, stopped
+from oppo_sim.sweep.edges import edge_records, edge_sentences
 from oppo_sim.sweep.resolve import Resolver
 from oppo_sim.tune import advice as words
 from oppo_sim.tune import folder as files

@@ -178,10 +178,12 @@ def _best_sentence(comparison: "Comparison", names: Mapping[str, str]) -> str:
 
 def _gain(table: "pd.DataFrame", policy: str) -> str:
     """Its speed-up, again: the table may have left the screen."""
-    row = table.loc[policy]
-    ends = (c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH) if has_ranges(table) else (c.SPEEDUP_LOW, c.SPEEDUP_HIGH)
-    known = ends_text(*(row[end] for end in ends), row[c.SPEEDUP]) if has_intervals(table) else ""
-    return f"{row[c.SPEEDUP]:.2f}× {known}".rstrip()
+    names = (
+        (c.SPEEDUP_BOTH_LOW, c.SPEEDUP_BOTH_HIGH) if has_ranges(table) else (c.SPEEDUP_LOW, c.SPEEDUP_HIGH)
+    )
+    gain = float(table[c.SPEEDUP][policy])
+    low, high = (float(table[name][policy]) if has_intervals(table) else np.nan for name in names)
+    return f"{gain:.2f}× {ends_text(low, high, gain)}".rstrip()
 
 
 def show_machine(manifest: Mapping[str, Any], table: "pd.DataFrame") -> None:

@@ -5,6 +5,7 @@ import json
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
+import click
 import jsonschema
 import pytest
 
@@ -384,3 +385,13 @@ def test_policies_of_installed_packages_are_listed_too_and_a_broken_one_says_so(
     assert code == 0
     assert listed["theirs"]["summary"] == "somebody's own"
     assert "no.such.module:Policy) cannot be imported" in listed["broken"]["summary"]
+
+
+@pytest.mark.parametrize("given", ["--framework=verll", "--engine=vlm", "--device=H300"])
+def test_a_wrong_answer_that_is_given_is_refused_before_anything_is_asked(
+    given: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("oppo_sim.cli.scenario._on_terminal", lambda: True)
+    monkeypatch.setattr(click, "prompt", lambda *_, **__: pytest.fail("asked"))
+    assert run(["scenario", "init", given, "-o", "-"]) == 2
+    assert given.partition("=")[2] in capsys.readouterr().err

@@ -408,6 +408,13 @@ def test_a_search_for_a_framework_is_over_what_it_can_do(tmp_path: Path) -> None
         search(chunks, policies=("inter",), trials=2, framework="verl")
 
 
+def test_policies_that_are_left_out_for_one_reason_share_a_sentence(tmp_path: Path) -> None:
+    colocated = scenario(tmp_path, placement={"training": "rollout"})
+    sections = search(colocated, trials=3, framework="verl").advised["sections"]
+    (said,) = [each for each in sections["What was searched"] if "placement.training: separate" in each]
+    assert said.startswith("Left out: one-step-off, async (it generates during training")
+
+
 def test_the_page_and_the_terminal_say_the_same(tmp_path: Path) -> None:
     found = search(scenario(tmp_path), policies=("oppo",), trials=6)
     page, text = advice_markdown(found.advised), advice_text(found.advised)

@@ -115,8 +115,9 @@ def cuts_not_told(terms: Iterable[str]) -> list[str]:
     if not missing:
         return []
     return [
-        f"{', '.join(missing)} cannot be told from a run that generates in one call and scores whole batches:"
-        " the written scenario keeps what the scenario says of them (0 where it says nothing); measure them"
+        f"{', '.join(missing)} cannot be told from these logs: it is what a chunk costs beside its tokens (a"
+        " stop of the engine, a scoring request, its transfer), and their runs have no such chunks. Policies"
+        " that stream are simulated with what the scenario says of it (0 where it says nothing); measure it"
         " with oppo calibrate, or fit the folder of a sequential run in rounds (stop_check: chunk)"
     ]
 

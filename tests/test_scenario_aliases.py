@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from oppo_sim.costs.roofline_parts import RolloutEngine
+from oppo_sim.costs.roofline_parts import RolloutEngine, TrainingDevices
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.build import build_setup
@@ -170,6 +170,20 @@ def test_an_engine_setting_that_stands_for_nothing_known_is_refused() -> None:
         verl("rollout: {mode: async, enforce_eager: true}")
 
 
+def test_megatrons_settings_of_a_trainer_are_read() -> None:
+    scenario = verl(
+        "actor: {megatron: {override_transformer_config:"
+        " {tp_comm_overlap: true, moe_token_dispatcher_type: flex}}}"
+    )
+    devices = scenario.costs.training  # type: ignore[union-attr]  # roofline, as written
+    assert devices.tp_comm_overlap
+    assert devices.expert_dispatch == "deepep"
+    with pytest.raises(OppoError, match="is 'allgather' but must be one of alltoall, flex; or give"):
+        verl("actor: {megatron: {override_transformer_config: {moe_token_dispatcher_type: allgather}}}")
+    piped = "pipeline_model_parallel_size: 2\nvirtual_pipeline_model_parallel_size: 3"
+    assert read(f"training: {{sharding: optimizer}}\n{piped}").training.virtual_pipeline_parallel == 3
+
+
 def test_the_memory_settings_of_verl_are_read() -> None:
     scenario = verl(
         "rollout: {tensor_model_parallel_size: 4, gpu_memory_utilization: 0.6, free_cache_engine: true},"
@@ -315,6 +329,7 @@ def test_every_alias_leads_to_a_field_that_exists_or_is_a_checked_statement() ->
     statements = {"policy.partial_rollout", "policy.max_staleness_strategy"}
     settings_of_policies = {"policy.overcommit", "policy.chunk_size", "policy.max_staleness"}
     engines = {f"costs.rollout.{name}" for name in RolloutEngine.model_fields}
+    engines |= {f"costs.training.{name}" for name in TrainingDevices.model_fields}
     for alias in ALIASES.values():
         section, _, field = alias.target.partition(".")
         inner = getattr(Scenario.model_fields[section].annotation, "model_fields", {})

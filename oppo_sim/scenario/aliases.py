@@ -198,6 +198,10 @@ def _engine_host(alias: str, value: Any, facts: Facts) -> object:
     return DEFAULT if preset is None else preset
 
 
+def _expert_dispatch(alias: str, value: Any, facts: Facts) -> object:
+    return engine_names.expert_dispatch(alias, value)
+
+
 def _same(target: str, *names: str) -> dict[str, Alias]:
     return dict.fromkeys(names, Alias(target))
 
@@ -346,6 +350,10 @@ ALIASES: Mapping[str, Alias] = {
     **{name: Alias(target) for target, names in engine_names.SAME.items() for name in names},
     **dict.fromkeys(
         engine_names.HOST_NAMES, Alias(engine_names.HOST, _engine_host, "the host preset it stands for")
+    ),
+    **dict.fromkeys(
+        engine_names.DISPATCH_NAMES,
+        Alias(engine_names.DISPATCH, _expert_dispatch, "alltoall: the same; flex: deepep"),
     ),
 }
 _ORDER = {name: position for position, name in enumerate(ALIASES)}

@@ -5,6 +5,7 @@ from typing import Any
 from oppo_sim.errors import OppoError
 
 _VERL = "actor_rollout_ref"
+_MEGATRON = f"{_VERL}.actor.megatron.override_transformer_config"
 
 SAME: dict[str, tuple[str, ...]] = {
     "costs.rollout.tensor_parallel": (
@@ -30,6 +31,7 @@ SAME: dict[str, tuple[str, ...]] = {
         f"{_VERL}.actor.megatron.pipeline_model_parallel_size",
         "pipeline_model_parallel_size",
     ),
+    "costs.training.tp_comm_overlap": (f"{_MEGATRON}.tp_comm_overlap", "tp_comm_overlap"),
     "training.virtual_pipeline_parallel": (
         f"{_VERL}.actor.megatron.virtual_pipeline_model_parallel_size",
         "virtual_pipeline_model_parallel_size",
@@ -66,6 +68,10 @@ HOST = "costs.rollout.host"
 HOST_NAMES = (f"{_VERL}.rollout.enforce_eager", f"{_VERL}.rollout.mode", f"{_VERL}.rollout.name")
 """Settings that choose a host preset."""
 
+DISPATCH = "costs.training.expert_dispatch"
+DISPATCH_NAMES = (f"{_MEGATRON}.moe_token_dispatcher_type", "moe_token_dispatcher_type")
+"""Of how tokens get to their experts."""
+
 _PRESETS: dict[str, dict[Any, str | None]] = {
     "enforce_eager": {True: "vllm-eager", False: None},
     "mode": {"async": "vllm-async", "sync": None},
@@ -83,3 +89,13 @@ def host_preset(alias: str, value: Any) -> str | None:
         return known[value]
     choices = ", ".join(str(each).lower() for each in known)
     raise OppoError(f"{alias} is {value!r} but must be one of {choices}; or give {HOST} yourself")
+
+
+def expert_dispatch(alias: str, value: Any) -> str:
+    """What a dispatcher of Megatron's is here. Raises OppoError for one that is not known."""
+    known = {"alltoall": "alltoall", "flex": "deepep"}
+    if isinstance(value, str) and value in known:
+        return known[value]
+    raise OppoError(
+        f"{alias} is {value!r} but must be one of {', '.join(known)}; or give {DISPATCH} yourself"
+    )

@@ -133,20 +133,6 @@ _SUSTAINED_GEMM = dict.fromkeys(("H100", "H100-PCIe", "H800", "H200", "GH200", "
 long (experiments/trained, one half of the models)."""
 
 
-BETWEEN_NODES_S = 2.5e-5
-"""Of a small all-reduce between two nodes beside that inside one, and of each doubling of the nodes: assumed,
-after the 25 µs in all that NCCL itself counts between 16 H100 (github.com/NVIDIA/nccl/issues/1453)."""
-
-
-class Nodes(NamedTuple):
-    """The nodes that devices lie in."""
-
-    devices: int
-    """Of a node."""
-    link_bytes_per_s: float
-    """Of a device, per direction, to other nodes."""
-
-
 def trainer_shares(device: Device, given: Achievable) -> Achievable:
     """``given`` with what a trainer's forward reaches where it says nothing."""
     known = achieved(device, given)
@@ -183,6 +169,20 @@ def all_reduce(
         through = max(1.0, 2.0 * (degree - 1) / degree)
         return Collective(shares.collective_latency_s, link * shares.link / through)
     return measured[min((each for each in measured if each >= degree), default=max(measured))]
+
+
+BETWEEN_NODES_S = 2.5e-5
+"""Of a small all-reduce between two nodes beside that inside one, and of each doubling of the nodes: assumed,
+after the 25 µs in all that NCCL itself counts between 16 H100 (github.com/NVIDIA/nccl/issues/1453)."""
+
+
+class Nodes(NamedTuple):
+    """The nodes that devices lie in."""
+
+    devices: int
+    """Of a node."""
+    link_bytes_per_s: float
+    """Of a device, per direction, to other nodes."""
 
 
 def all_reduce_over(device: Device, given: Achievable, degree: int, nodes: Nodes | None) -> Collective:

@@ -74,6 +74,7 @@ class _Stage(NamedTuple):
     attention: float = 1.0
     """Seconds of a pass, likewise."""
     entropy: bool = False
+    """Of each token, over the vocabulary."""
 
 
 _REDUCED_BYTES = 4.0
@@ -380,18 +381,20 @@ class RooflineTraining:
         """Seconds of the host for the layers of a forward, whatever its tokens. Adapters launch four kernels
         (two products, a scale, a sum) beside each of seven projections, as many again as the layer."""
         adapted = 1.0 if model.adapters is None else 2.0
-        launch = self.devices.launch_per_layer_s
-        if launch is None:
-            launch = _LAUNCH_FSDP_S if self.training.sharding == "full" else _LAUNCH_MEGATRON_S
+        launch = self._by_sharding(self.devices.launch_per_layer_s, _LAUNCH_FSDP_S, _LAUNCH_MEGATRON_S)
         of_layers = adapted * model.shape.block_pairs * launch
         return of_layers + model.shape.moe_layers * self.devices.expert_launch_per_layer_s
 
     @property
     def _overhead_s(self) -> float:
         """Of a forward of a micro-batch."""
-        if self.devices.micro_batch_overhead_s is not None:
-            return self.devices.micro_batch_overhead_s
-        return _HOOKS_S if self.training.sharding == "full" else 0.0
+        return self._by_sharding(self.devices.micro_batch_overhead_s, _HOOKS_S, 0.0)
+
+    def _by_sharding(self, given: float | None, full: float, other: float) -> float:
+        """What is given, else what a trainer takes that shards fully, or one that does not."""
+        if given is not None:
+            return given
+        return full if self.training.sharding == "full" else other
 
     def _forward(self, model: TrainedModel) -> _Stage:
         # A fully sharded model gathers the next layer while it computes this one.

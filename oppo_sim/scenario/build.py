@@ -1,6 +1,5 @@
 """From a scenario to everything that one simulated run needs. Whatever cannot run is refused here."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from oppo_sim.rewards import BatchRewards, NoRewards
 from oppo_sim.scenario.schema import PlacementConfig, Scenario
 from oppo_sim.traces.replay import Replay, build_replay
 
-_OF_POLICY: Final = re.compile(r"policy ('.*?') (?=streams|controls)")
 _BY_EPOCHS: Final = ("roofline", "composed")
 """Kinds of costs whose updates take as long as they have epochs; others have seconds of whole stages."""
 
@@ -330,18 +328,34 @@ def _streamable(scenario: Scenario) -> bool:
     return possible if asked is None else asked
 
 
+class PolicyWarning(str):
+    """A warning that holds for a policy, and may for others: ``policy 'NAME' REST``."""
+
+    def __new__(cls, policy: str, rest: str) -> "PolicyWarning":
+        warning = super().__new__(cls, f"policy '{policy}' {rest}")
+        warning.policy, warning.rest = policy, rest
+        return warning
+
+    policy: str
+    rest: str
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # for other processes
+        return self.policy, self.rest
+
+
 def merged_warnings(warnings: Iterable[str]) -> list[str]:
     """Each once, and what holds for several policies in one sentence."""
     policies: dict[str, dict[str, None]] = {}
     for warning in warnings:
-        of_policy = _OF_POLICY.match(warning)
-        rest = warning[of_policy.end() :] if of_policy else warning
-        policies.setdefault(rest, {}).update({of_policy[1]: None} if of_policy else {})
+        if isinstance(warning, PolicyWarning):
+            policies.setdefault(warning.rest, {})[warning.policy] = None
+        else:
+            policies.setdefault(warning, {})
     found = []
     for rest, names in policies.items():
         first, *others = names or [""]
-        likewise = f"; likewise {', '.join(others)}" if others else ""
-        found.append(f"policy {first} {rest}{likewise}" if first else rest)
+        likewise = f"; likewise {', '.join(map(repr, others))}" if others else ""
+        found.append(f"{PolicyWarning(first, rest)}{likewise}" if first else rest)
     return found
 
 
@@ -354,15 +368,11 @@ def _warnings(
         rest = "only the noise of rewards depends on the seed" if noisy else "the seed changes nothing"
         found.append(f"trace.sampling in_order replays the same rollouts under every seed: {rest}")
     if policy.score_granularity == "chunk" and not _streamable(scenario):
-        found.append(
-            f"policy '{name}' streams chunks, but this reward model is scored when a rollout has finished"
-            " (scoring.streamable)"
-        )
+        rest = "streams chunks, but this reward model is scored when a rollout has finished"
+        found.append(PolicyWarning(name, f"{rest} (scoring.streamable)"))
     if isinstance(scenario.rewards, NoRewards) and _controls_overcommit(name, settings, scenario.base_dir):
-        found.append(
-            f"policy '{name}' controls overcommit by rewards, but rewards.kind is none: it keeps its first"
-            " value"
-        )
+        rest = "controls overcommit by rewards, but rewards.kind is none: it keeps its first value"
+        found.append(PolicyWarning(name, rest))
     training = scenario.training
     if (
         scenario.costs.kind in _BY_EPOCHS

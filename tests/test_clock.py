@@ -38,7 +38,6 @@ def test_events_come_in_order_and_instants_settle_once() -> None:
         ("first", 1.0),
         ("same instant", 1.0 + 5e-10),
         ("settled", 1.0 + 5e-10),
-        ("settled", 1.5),
         ("second", 2.0),
         ("settled", 2.0),
         ("settled", 3.0),

@@ -15,7 +15,6 @@ from oppo_sim.fast.records import (
     answers_in,
     arrived_at_in,
     batch_in,
-    cancelled_in,
     compiled,
     device_actors_in,
     device_list_in,
@@ -76,42 +75,6 @@ def event_in_instant(s: State) -> bool:
 
 
 @compiled
-def cancel(s: State, seconds: float) -> None:
-    """``Clock.cancel``: the event of that time does nothing any more, but its time comes."""
-    cancelled = cancelled_in(s)
-    i = s.cancelled
-    if i >= cancelled.shape[0]:
-        s.error = NO_ROOM
-        return
-    s.cancelled = i + 1
-    while i > 0 and cancelled[(i - 1) >> 1] > seconds:
-        cancelled[i] = cancelled[(i - 1) >> 1]
-        i = (i - 1) >> 1
-    cancelled[i] = seconds
-    set_event(s, s.actors - 1, cancelled[0])
-
-
-@compiled
-def pass_cancelled(s: State) -> None:
-    """The earliest cancelled event passes."""
-    cancelled = cancelled_in(s)
-    s.cancelled -= 1
-    count = s.cancelled
-    seconds = cancelled[count]
-    i, child = 0, 1
-    while child < count:
-        if child + 1 < count and cancelled[child + 1] < cancelled[child]:
-            child += 1
-        if cancelled[child] >= seconds:
-            break
-        cancelled[i] = cancelled[child]
-        i, child = child, 2 * child + 1
-    if count:
-        cancelled[i] = seconds
-    set_event(s, s.actors - 1, cancelled[0] if count else math.inf)
-
-
-@compiled
 def rebase(s: State) -> None:
     """``Machine.begin_row``: seconds, busy ones too, are counted from now on."""
     passed = s.now
@@ -122,8 +85,6 @@ def rebase(s: State) -> None:
     s.batch_ended -= passed
     for i in range(1, 2 * s.leaves):
         fire_in(s)[i] -= passed
-    for i in range(s.cancelled):
-        cancelled_in(s)[i] -= passed
     for d in range(s.devices):
         devices_in(s)[d].busy = devices_in(s)[d].busy_since = 0.0
     for i in range(s.answers_due):
@@ -212,7 +173,6 @@ def shorten(s: State, actor: int, seconds: float) -> None:
         touch(s, runner)
     else:
         runner.end = runner.started + seconds
-        cancel(s, fire_in(s)[s.leaves + actor])
         set_event(s, actor, max(runner.end, s.now))
 
 
@@ -250,8 +210,6 @@ def rerate(s: State, actor: int) -> None:
     runner.updated = s.now
     runner.rate = rate
     runner.reschedule = 0
-    if fire_in(s)[s.leaves + actor] != math.inf:
-        cancel(s, fire_in(s)[s.leaves + actor])
     runner.end = s.now + max(0.0, runner.seconds - runner.done) / rate
     set_event(s, actor, max(runner.end, s.now))
 

@@ -51,6 +51,13 @@ def blocks_for_next_token(s: State, r: int) -> int:
 
 
 @compiled
+def most_blocks(s: State, r: int) -> int:
+    """At least ``blocks_for_next_token``, without a look at every rollout."""
+    replica = replicas_in(s)[r]
+    return replica.kv // s.kv_block_tokens + replica.running - replica.shared_running
+
+
+@compiled
 def kept_blocks(s: State, r: int) -> int:
     """``Replica._kept_blocks``."""
     replica = replicas_in(s)[r]
@@ -58,10 +65,13 @@ def kept_blocks(s: State, r: int) -> int:
 
 
 @compiled
-def iterations_that_fit(s: State, r: int) -> int:
-    """``Replica._iterations_that_fit``."""
+def iterations_that_fit(s: State, r: int, wanted: int) -> int:
+    """``Replica._iterations_that_fit``, at most ``wanted``."""
     replica, residues = replicas_in(s)[r], residues_in(s)
     block = s.kv_block_tokens
+    grown_most = replica.running * ((wanted + block - 1) // block)
+    if most_blocks(s, r) + kept_blocks(s, r) + grown_most <= s.kv_blocks:
+        return wanted
     free = s.kv_blocks - blocks_for_next_token(s, r) - kept_blocks(s, r)
     cycles = free // replica.running
     free -= cycles * replica.running
@@ -75,8 +85,8 @@ def iterations_that_fit(s: State, r: int) -> int:
     for ahead in range(1, block + 1):
         grown += residues[block - ahead]
         if grown > free:
-            return cycles * block + ahead
-    return cycles * block + block
+            return min(wanted, cycles * block + ahead)
+    return min(wanted, cycles * block + block)
 
 
 @compiled
@@ -170,6 +180,8 @@ def preempt_until_it_fits(s: State, r: int) -> None:
     """``Replica._preempt_until_it_fits``."""
     replica, capacity = replicas_in(s)[r], s.kv_blocks
     give_up_kept(s, r)
+    if most_blocks(s, r) <= capacity:
+        return
     while replica.running and blocks_for_next_token(s, r) > capacity:
         victim = 0
         for i in range(1, replica.running):

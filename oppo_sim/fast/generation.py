@@ -159,8 +159,6 @@ def end_with_iteration(s: State, r: int) -> None:
 def tool_answered(s: State) -> None:
     """``Machine._call_tool.answered`` and ``Machine._tool_answered``: of the next answer."""
     slot = next_answer(s)
-    if slot < 0:
-        return
     take_answer(s, slot)
     rollout = rollouts_in(s)[slot]
     if not rollout.queued:

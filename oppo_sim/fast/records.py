@@ -7,9 +7,8 @@ everything, since arrays as arguments cost compiled calls more than what the cal
 
 A *slot* is a place of a rollout in flight; the rollouts of a group lie side by side, in a *group slot*, and
 the slot is used again when its rollout has been trained or dropped. An *actor* is what has one event to come:
-replicas, then scoring workers, the trainer, the timer of phases and rounds, the next piece to arrive, tools,
-and the earliest of the cancelled events. Those do nothing, but they are moments at which the model looks, and
-they may join two instants.
+replicas, then scoring workers, the trainer, the timer of phases and rounds, the next piece to arrive, and
+tools.
 """
 
 # Records are read by field, which has no type for mypy.
@@ -140,7 +139,7 @@ SETTINGS = _fields(
     " knows_actor knows_scorer knows_training oldest_first drains"
     " asks_plan asks_arrange asks_select asks_drop devices contention"
     " num_devices train_first train_devices train_shared sync_first sync_devices sync_shared"
-    " relative_demand hosts keeps_rollouts trace_first trace_last actors leaves keeps_kv travels time_slices"
+    " relative_demand hosts keeps_rollouts trace_first trace_last leaves keeps_kv travels time_slices"
     " tools clear_kv_on_call shares_prefixes groups_together filters",
     "prefill_factor score_factor score_added_s gen_phase_s first_step_s other_s"
     " round_fixed_s piece_fixed_s piece_send_s send_s_per_token"
@@ -152,7 +151,7 @@ SETTINGS = _fields(
 
 RUN = _fields(
     "step until row error asking planned arranged selected resume doing generating stopping finish_seen"
-    " ready_first ready_last least_at least_load active cancelled inbox fin arrived wholes flights free"
+    " ready_first ready_last least_at least_load active inbox fin arrived wholes flights free"
     " admitted awaited to_score to_admit next_delta"
     " chunk next_chunk overcommit stop_after max_deferrals answers readmits ending in_settle phase_done"
     " leaving first_sent last_sent landed"
@@ -260,7 +259,6 @@ TABLES: dict[str, Any] = {
     "devices": DEVICE,
     "device_actors": "i8",  # Of each device: actors that are busy on it, in order of their start.
     "fire": "f8",  # A tournament of the actors' next events (seconds; inf: none): entry 1 is the earliest.
-    "cancelled": "f8",  # Times of cancelled events, as a heap.
     "finals": "i8",  # Of each replica, as a heap: final iteration and slot of each running rollout.
     "cuts": "i8",  # Of each replica, a ring: iteration and slot of each cut to come, rising.
     "waiting": "i8",  # Of each replica: slots of rollouts to be prefilled, by id.
@@ -387,7 +385,6 @@ device_list_in = _vector("device_list")
 devices_in = _vector("devices")
 device_actors_in = _matrix("device_actors")
 fire_in = _vector("fire")
-cancelled_in = _vector("cancelled")
 finals_in = _matrix("finals")
 cuts_in = _matrix("cuts")
 waiting_in = _matrix("waiting")

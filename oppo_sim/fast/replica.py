@@ -161,7 +161,7 @@ def decode(s: State, r: int) -> None:
     if s.rounds and replica.round_left < k:
         k = replica.round_left
     if s.kv_blocks != UNBOUNDED:
-        k = min(k, iterations_that_fit(s, r))
+        k = iterations_that_fit(s, r, k)
     if n >= line_at_in(s).shape[0]:
         s.error = NO_ROOM
         return

@@ -8,7 +8,6 @@ import math
 from oppo_sim.fast.activities import (
     event_in_instant,
     next_actor,
-    pass_cancelled,
     record,
     tolerance,
 )
@@ -280,10 +279,8 @@ def run_until(s: State, until: int) -> int:
                 stage_ended(s)
             elif actor == trainer + 1:
                 timer_ended(s)
-            elif actor == trainer + 2:
-                piece_arrives(s)
             else:
-                pass_cancelled(s)
+                piece_arrives(s)
         if s.asking != OK:
             if not s.ending:
                 s.resume = 1

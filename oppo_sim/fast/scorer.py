@@ -305,7 +305,7 @@ def note_next_arrival(s: State) -> None:
     at = way_at_in(s)
     nothing = s.first_sent == s.last_sent
     arrives = math.inf if nothing else max(at[s.first_sent & (at.shape[0] - 1)], s.now)
-    set_event(s, s.actors - 3, arrives)
+    set_event(s, s.replicas + s.workers + 2, arrives)
 
 
 @compiled

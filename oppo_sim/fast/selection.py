@@ -36,6 +36,7 @@ from oppo_sim.fast.records import (
     turns_in,
 )
 from oppo_sim.fast.scorer import forget
+from oppo_sim.fast.tools import note_next_answer
 
 
 @compiled
@@ -283,3 +284,5 @@ def give_back(s: State, place: int) -> None:
     s.free += 1
     for slot in range(place * s.group_size, (place + 1) * s.group_size):
         rollouts_in(s)[slot].incarnation += 1
+    if s.tools:
+        note_next_answer(s)

@@ -81,7 +81,7 @@ def make_state(
     queued = 1 << (2 * pieces - 1).bit_length()
     # Cuts of preempted rollouts stay.
     cuts = load + 1 if machine.kv_capacity_tokens is None and not asks else load + 1 + (load + 8) * room
-    actors = replicas + workers + 5
+    actors = replicas + workers + 4
     waits = setup.replay.waits
     shares = machine.shares_prefixes and batch.group_size > 1
     sharing = (replicas, groups) if shares else (1, 1)
@@ -105,7 +105,6 @@ def make_state(
         "resume": True,
         "doing": records.BEGIN,
         "free": groups,
-        "actors": actors,
         "tools": waits is not None,
         "clear_kv_on_call": machine.clear_kv_cache_on_tool_call,
         "shares_prefixes": shares,
@@ -136,7 +135,6 @@ def make_state(
         "shelf_groups": zeros(1),
         "replicas": zeros(replicas),
         "fire": np.full(2 * leaves, np.inf),
-        "cancelled": np.zeros((64 + 8 * replicas + 8 * workers + (in_flight if waits else 0)) * room),
         "finals": zeros(replicas, load + 1),
         "cuts": zeros(replicas, 1 << (cuts - 1).bit_length()),
         "waiting": zeros(replicas, load),

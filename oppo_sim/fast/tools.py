@@ -117,13 +117,27 @@ def call_tool(s: State, r: int, slot: int, at: float) -> None:
 
 @compiled
 def next_answer(s: State) -> int:
-    """The slot whose tool answers now; −1: its rollout was dropped."""
-    answers = answers_in(s)
-    slot, incarnation = answers[0].slot, answers[0].incarnation
+    """The slot whose tool answers now."""
+    slot = answers_in(s)[0].slot
+    pass_answer(s)
+    note_next_answer(s)
+    return slot
+
+
+@compiled
+def pass_answer(s: State) -> None:
+    """The earliest answer is none any more."""
     s.answers_due -= 1
-    sift_down(answers, s.answers_due)
+    sift_down(answers_in(s), s.answers_due)
+
+
+@compiled
+def note_next_answer(s: State) -> None:
+    """When a tool answers next; ``Clock.cancel``: those of dropped rollouts answer nobody."""
+    answers = answers_in(s)
+    while s.answers_due and rollouts_in(s)[answers[0].slot].incarnation != answers[0].incarnation:
+        pass_answer(s)
     set_event(s, tools_actor(s), answers[0].at if s.answers_due else math.inf)
-    return slot if rollouts_in(s)[slot].incarnation == incarnation else -1
 
 
 @compiled

@@ -2,12 +2,13 @@
 instant."""
 
 from collections.abc import Callable
-from heapq import heapify, heappush
+from heapq import heapify, heappop, heappush
+from math import inf
 
 import simpy
 from simpy.events import NORMAL, Event
 
-from oppo_sim.instants import TOLERANCE, instant_tolerance
+from oppo_sim.instants import instant_tolerance
 
 EndOfInstant = Callable[[float], None]
 Handler = Callable[[Event], None]
@@ -64,28 +65,33 @@ class Clock(simpy.Environment):
         return event
 
     def cancel(self, event: Event) -> None:
-        """Make a scheduled event do nothing."""
+        """A scheduled event does not happen."""
         if event.callbacks:
             event.callbacks.clear()
 
+    def _soonest(self) -> float:
+        """When the next event is, which is the first in the queue then (seconds; inf: there is none)."""
+        queue = self._queue
+        while queue:
+            event = queue[0][3]
+            if event.callbacks or type(event) is not Wake:
+                return queue[0][0]
+            heappop(queue)  # it was cancelled
+        return inf
+
     def drive(self, until: Event) -> None:
         """Process events until ``until`` has been; after the last event of every instant, settle it."""
-        step, queue, settle = super().step, self._queue, self._settle
+        step, soonest, settle = super().step, self._soonest, self._settle
         while until.callbacks is not None:
+            soonest()
             step()
             now = self._now
-            # As ``instant_tolerance`` and ``event_in_instant``, written out: every event asks.
-            if now - self._instant > (TOLERANCE * now if now > 1.0 else TOLERANCE):
+            if now - self._instant > instant_tolerance(now):
                 self._instant = now
-            if queue:
-                soonest = queue[0][0]
-                if soonest - self._instant <= (TOLERANCE * soonest if soonest > 1.0 else TOLERANCE):
-                    continue
-            settle(now)
+            if not self.event_in_instant():
+                settle(now)
 
     def event_in_instant(self) -> bool:
         """Something more happens in this instant, such as the end of what takes no time."""
-        if not self._queue:
-            return False
-        soonest = self._queue[0][0]
-        return soonest - self._instant <= instant_tolerance(soonest)
+        soonest = self._soonest()
+        return soonest - self._instant <= instant_tolerance(soonest) < inf

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from oppo_sim import columns as c
 from oppo_sim.costs.adjusted import AdjustedEngine
 from oppo_sim.costs.profile_engine import ProfileEngine
+from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import run_columns, run_into, run_summary, why_not
 from oppo_sim.fast.compiled_run import StepColumns
@@ -23,7 +24,7 @@ from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Policy, StepReport
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.scenario.build import Setup
-from tests.cases import ASYNCHRONOUS, POLICIES, Case, cases
+from tests.cases import ASYNCHRONOUS, POLICIES, STAGES, Case, cases
 from tests.fast_setups import Chosen, chosen, setup_of, shipped
 from tests.own_policies import OWN, own_policy
 
@@ -91,6 +92,42 @@ def test_every_column_of_every_step(
     if not isinstance(found, str):
         assert found.engine == "compiled"
     assert counts_of(fast) == counts_of(slow)
+
+
+def test_work_of_replicas_that_end_at_one_time_is_summed_in_one_order() -> None:
+    none = (0.0, 0.0, 0.0)
+    case = Case(
+        policy="arranging",
+        settings={},
+        batch=6,
+        group_size=3,
+        steps=4,
+        prompts=(1,) * 10,
+        responses=(1, 1, 27, 33, 53, 1, 1, 1, 42, 1),
+        machine=MachineSetup(
+            3,
+            1,
+            batching="static",
+            kv_block_tokens=1,
+            clear_kv_cache_on_weight_sync=False,
+            groups_together=True,
+            max_scoring_tokens=1,
+            scoring_on="rollout",
+            training_on="separate",
+            sharing="time_slice",
+        ),
+        decode=(0.25, 0.0, 0.0),
+        prefill=none,
+        score=none,
+        stages=dict.fromkeys(STAGES, none),
+        update_weights=0.0,
+        parallel_inference=False,
+        demands=dict.fromkeys(("decode", "prefill", "score", "train", "sync"), (0.0, 0.0)),
+        rewards=(0.0,) * 9,
+        terms=CostTerms(decode=0.5, rollout_iteration_s=0.001),
+    )
+    setup = setup_of(case, Chosen("ranks over nodes", "resample", "series", 1, 252))
+    assert_equal(outcome(setup, "compiled"), outcome(setup, "simpy"))
 
 
 @EXAMPLES

@@ -278,12 +278,11 @@ def begin_row(s: State) -> None:
     s.dropped = s.dropped_tokens = s.filtered = s.filtered_tokens = s.pieces = s.scored = (
         s.scoring_batches
     ) = 0
-    s.rollout_flops = s.rollout_bytes = s.scoring_flops = s.scoring_bytes = 0.0
     s.training_kernel_s = s.sync_kernel_s = 0.0
     for r in range(s.replicas):
-        replicas_in(s)[r].kernel_s = 0.0
+        replicas_in(s)[r].flops = replicas_in(s)[r].traffic = replicas_in(s)[r].kernel_s = 0.0
     for w in range(s.workers):
-        workers_in(s)[w].kernel_s = 0.0
+        workers_in(s)[w].flops = workers_in(s)[w].traffic = workers_in(s)[w].kernel_s = 0.0
     s.tracing = 1 if s.trace_first <= s.step <= s.trace_last else 0
     rebase(s)
 

@@ -161,7 +161,7 @@ RUN = _fields(
     " answers_due answered postponed prefix_cached placed_group placed_on"
     " filtering filtered filtered_tokens filtered_ever to_replace",
     "origin now instant phase_began phase_ended batch_ended phase_s gen_s reward_s other_passed timer_began"
-    " scored_at trainer_began scored_inference rollout_flops rollout_bytes scoring_flops scoring_bytes"
+    " scored_at trainer_began scored_inference"
     " batch_flops training_kernel_s sync_kernel_s",
 )
 """Everything that changes once, not once a rollout, replica or worker. ``instant``: its first event;
@@ -209,7 +209,7 @@ the same length."""
 REPLICA = _record(
     "state iteration running kv rows padded_kv k round_left first_cut last_cut waiting load stale away kept"
     " kept_blocks answered shared_tokens shared_blocks shared_running",
-    "at fixed slope memory arithmetic turns link_free kernel_s",
+    "at fixed slope memory arithmetic turns link_free flops traffic kernel_s",
 )
 """``link_free``: when its link has sent all that it has; ``first_cut`` to before ``last_cut``: cuts to come;
 ``stale``: the demand of decoding is to be taken anew; ``away``: rollouts at a tool; ``kept``: tokens of KV
@@ -217,7 +217,7 @@ kept for those that do not run; ``shared_…``: tokens and blocks less in memory
 those that run, as in ``SharedPrefixes``."""
 WORKER = _record(
     "device load held head served tail oldest newest first_in_use spare entries room open idle left",
-    "kernel_s",
+    "flops traffic kernel_s",
 )
 """``head`` to ``served`` of its queue are in service, ``served`` to ``tail`` wait. ``oldest`` to ``newest``:
 entries of its prefix cache, from ``first_in_use`` on those of this iteration (0: none); ``entries``: the last

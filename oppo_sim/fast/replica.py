@@ -137,8 +137,8 @@ def join(s: State, r: int) -> bool:
         return False
     seconds, flops, traffic, memory, arithmetic = forward(s, 0, float(tokens), pairs)
     seconds *= s.prefill_factor
-    s.rollout_flops += flops
-    s.rollout_bytes += traffic
+    replica.flops += flops
+    replica.traffic += traffic
     replica.kernel_s += time_on_device(memory, arithmetic) * seconds
     replica.k = count
     replica.state = PREFILL
@@ -274,8 +274,8 @@ def account(s: State, r: int, at: float) -> None:
         replica.padded_kv += k * rows
     if s.knows_actor:
         work, kv_sum = work_in(s), k * kv + rows * (k * (k - 1) * 0.5)
-        s.rollout_flops += k * work[rows, 0] + work[rows, 1] * kv_sum
-        s.rollout_bytes += k * work[rows, 2] + work[rows, 3] * kv_sum
+        replica.flops += k * work[rows, 0] + work[rows, 1] * kv_sum
+        replica.traffic += k * work[rows, 2] + work[rows, 3] * kv_sum
     s.kv_peak = max(s.kv_peak, kv + k * rows + replica.kept - replica.shared_tokens)
     iteration = replica.iteration + k
     replica.iteration = iteration

@@ -200,7 +200,6 @@ def close_row(s: State) -> None:
         s.scored_at, s.scored_inference = s.now, busy_scoring(s, busy_rollout(s))
     row.utilization_inference = busy_share(s.scored_inference, s.replicas + s.workers, s.scored_at)
     work_columns(s, row, seconds)
-    kernel_columns(s, row, seconds)
     row.kv_peak_tokens = s.kv_peak
     row.kv_preemptions = s.preemptions
     if s.tracing:
@@ -213,29 +212,31 @@ def close_row(s: State) -> None:
 
 @compiled
 def work_columns(s: State, row: Any, seconds: float) -> None:
-    """Operations and bytes, against the peaks; NaN where a cost model does not know them."""
+    """Operations and bytes, against the peaks (NaN where a cost model does not know them), and
+    ``row._kernel_columns``."""
     nan = math.nan
-    row.perf_flops_per_s_rollout = s.rollout_flops / seconds if s.knows_actor else nan
-    row.perf_flops_per_s_scoring = s.scoring_flops / seconds if s.knows_scorer else nan
-    row.perf_flops_per_s_training = s.batch_flops / seconds if s.knows_training else nan
-    row.perf_mfu_rollout = s.rollout_flops / (seconds * s.actor_flops * s.replicas) if s.knows_actor else nan
-    row.perf_mfu_scoring = s.scoring_flops / (seconds * s.scorer_flops * s.workers) if s.knows_scorer else nan
-    row.perf_mfu_training = s.batch_flops / (seconds * s.training_flops) if s.knows_training else nan
-    row.perf_bytes_per_s_rollout = s.rollout_bytes / seconds if s.knows_actor else nan
-    row.perf_bytes_per_s_scoring = s.scoring_bytes / seconds if s.knows_scorer else nan
-    row.perf_mbu_rollout = s.rollout_bytes / (seconds * s.actor_bytes * s.replicas) if s.knows_actor else nan
-    row.perf_mbu_scoring = s.scoring_bytes / (seconds * s.scorer_bytes * s.workers) if s.knows_scorer else nan
-
-
-@compiled
-def kernel_columns(s: State, row: Any, seconds: float) -> None:
-    """``row._kernel_columns``."""
-    training, sync = s.training_kernel_s, s.sync_kernel_s
-    gen = scoring = 0.0
+    gen_flops = gen_bytes = gen = scoring_flops = scoring_bytes = scoring = 0.0
     for r in range(s.replicas):
-        gen += replicas_in(s)[r].kernel_s
+        replica = replicas_in(s)[r]
+        gen_flops += replica.flops
+        gen_bytes += replica.traffic
+        gen += replica.kernel_s
     for w in range(s.workers):
-        scoring += workers_in(s)[w].kernel_s
+        worker = workers_in(s)[w]
+        scoring_flops += worker.flops
+        scoring_bytes += worker.traffic
+        scoring += worker.kernel_s
+    row.perf_flops_per_s_rollout = gen_flops / seconds if s.knows_actor else nan
+    row.perf_flops_per_s_scoring = scoring_flops / seconds if s.knows_scorer else nan
+    row.perf_flops_per_s_training = s.batch_flops / seconds if s.knows_training else nan
+    row.perf_mfu_rollout = gen_flops / (seconds * s.actor_flops * s.replicas) if s.knows_actor else nan
+    row.perf_mfu_scoring = scoring_flops / (seconds * s.scorer_flops * s.workers) if s.knows_scorer else nan
+    row.perf_mfu_training = s.batch_flops / (seconds * s.training_flops) if s.knows_training else nan
+    row.perf_bytes_per_s_rollout = gen_bytes / seconds if s.knows_actor else nan
+    row.perf_bytes_per_s_scoring = scoring_bytes / seconds if s.knows_scorer else nan
+    row.perf_mbu_rollout = gen_bytes / (seconds * s.actor_bytes * s.replicas) if s.knows_actor else nan
+    row.perf_mbu_scoring = scoring_bytes / (seconds * s.scorer_bytes * s.workers) if s.knows_scorer else nan
+    training, sync = s.training_kernel_s, s.sync_kernel_s
     whole = gen + scoring + training * (s.train_devices - s.hosts) + sync * (s.sync_devices - s.hosts)
     row.kernel_gen = kernel_share(gen, s.replicas, seconds)
     row.kernel_reward = kernel_share(scoring, s.workers, seconds)

@@ -181,8 +181,8 @@ def take(s: State, w: int) -> None:
         share = alone / seconds
         memory *= share
         arithmetic *= share
-    s.scoring_flops += flops
-    s.scoring_bytes += traffic
+    worker.flops += flops
+    worker.traffic += traffic
     worker.kernel_s += time_on_device(memory, arithmetic) * seconds
     start(s, s.replicas + w, s.now, seconds, memory, arithmetic, 0.0)
 

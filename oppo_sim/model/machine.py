@@ -15,7 +15,7 @@ from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.scorer import Scorer
 from oppo_sim.model.scorer_cache import PrefixCache
 from oppo_sim.model.setup import MachineSetup
-from oppo_sim.model.tally import Tally
+from oppo_sim.model.tally import Tally, Work
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.schedule.plant import BusyReading
 from oppo_sim.schedule.schedules import Scheduler
@@ -188,7 +188,7 @@ class Machine:
         origin = self.scorer.origin = self.clock.origin
         tally = self.tally = Tally()
         self.scorer.tally = tally
-        self.scorer.kernel_s = [0.0] * len(self.scoring_devices)
+        self.scorer.work_of = [Work() for _ in self.scorer.workers]
         self.scorer.step = step
         spans = self.spans if record_timeline else None
         self.scorer.spans = spans
@@ -198,7 +198,7 @@ class Machine:
             replica.step = step
             replica.origin = origin
             replica.at -= passed
-            replica.kernel_s = 0.0
+            replica.work = Work()
             replica.spans = spans
         return passed
 

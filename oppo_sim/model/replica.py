@@ -18,7 +18,7 @@ from oppo_sim.model.formulas import iterations_until, series_seconds, time_on_de
 from oppo_sim.model.kept import KeptKv
 from oppo_sim.model.prefixes import SharedPrefixes
 from oppo_sim.model.rollout import Rollout
-from oppo_sim.model.tally import Tally
+from oppo_sim.model.tally import Tally, Work
 from oppo_sim.results.spans import Span
 
 IDLE, READY, DECODE, PREFILL = range(4)
@@ -73,8 +73,7 @@ class Replica:
         self.state = IDLE
         self.at = 0.0
         """When its last activity ended."""
-        self.kernel_s = 0.0
-        """Seconds of the row with a kernel of this replica on its device."""
+        self.work = Work()
         self.waiting: list[Rollout] = []
         """In line to be prefilled, by id."""
         self.away: set[Rollout] = set()
@@ -417,11 +416,11 @@ class Replica:
         cost = self._cost
         seconds, demand = cost.prefill_time(tokens, pairs), cost.prefill_demand(tokens, pairs)
         self.runner.start(self.at, seconds, demand)
-        self.kernel_s += time_on_device(demand.memory, demand.arithmetic) * seconds
+        self.work.kernel_s += time_on_device(demand.memory, demand.arithmetic) * seconds
         work = cost.prefill_work(tokens, pairs)
         if work is not None:
-            self.tally.rollout_flops += work.flops
-            self.tally.rollout_bytes += work.bytes
+            self.work.flops += work.flops
+            self.work.bytes += work.bytes
         self._k = count
 
     def _decode(self) -> None:
@@ -470,7 +469,7 @@ class Replica:
         tally = self.tally
         tally.decoded += k * running
         demand = self._decode_demand
-        self.kernel_s += time_on_device(demand.memory, demand.arithmetic) * self.runner.seconds
+        self.work.kernel_s += time_on_device(demand.memory, demand.arithmetic) * self.runner.seconds
         if self.spans is not None:
             self._record("decode", at, {"n": running, "iterations": k, "kv_tokens": kv})
         if rows != running:
@@ -480,8 +479,8 @@ class Replica:
         line = self._work_lines[rows]
         if line is not None:
             kv_sum = k * kv + rows * (k * (k - 1) * 0.5)
-            tally.rollout_flops += k * line[0] + line[1] * kv_sum
-            tally.rollout_bytes += k * line[2] + line[3] * kv_sum
+            self.work.flops += k * line[0] + line[1] * kv_sum
+            self.work.bytes += k * line[2] + line[3] * kv_sum
         self._padded_kv = kv = kv + k * rows
         tally.kv_peak = max(tally.kv_peak, kv + self._kept.tokens - self._prefixes.tokens)
         self._kv += k * running

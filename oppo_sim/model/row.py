@@ -173,25 +173,21 @@ class StepRows:
         row[c.BUSY_TRAINING] = _share(begin.training, end.training, seconds)
         row[c.UTILIZATION_INFERENCE] = _share(inference[0], inference[1], scored.at - begin.at)
         actor, scorer, training = costs.actor.peak, costs.scorer.peak, costs.training.peak
-        row[c.FLOPS_ROLLOUT] = NAN if actor is None else tally.rollout_flops / seconds
-        row[c.FLOPS_SCORING] = NAN if scorer is None else tally.scoring_flops / seconds
+        row[c.FLOPS_ROLLOUT] = NAN if actor is None else tally.gen.flops / seconds
+        row[c.FLOPS_SCORING] = NAN if scorer is None else tally.scoring.flops / seconds
         row[c.FLOPS_TRAINING] = NAN if training_flops is None else training_flops / seconds
-        row[c.MFU_ROLLOUT] = (
-            NAN if actor is None else tally.rollout_flops / (seconds * actor.flops * replicas)
-        )
+        row[c.MFU_ROLLOUT] = NAN if actor is None else tally.gen.flops / (seconds * actor.flops * replicas)
         row[c.MFU_SCORING] = (
-            NAN if scorer is None else tally.scoring_flops / (seconds * scorer.flops * workers)
+            NAN if scorer is None else tally.scoring.flops / (seconds * scorer.flops * workers)
         )
         row[c.MFU_TRAINING] = (
             NAN if training is None or training_flops is None else training_flops / (seconds * training.flops)
         )
-        row[c.BANDWIDTH_ROLLOUT] = NAN if actor is None else tally.rollout_bytes / seconds
-        row[c.BANDWIDTH_SCORING] = NAN if scorer is None else tally.scoring_bytes / seconds
-        row[c.MBU_ROLLOUT] = (
-            NAN if actor is None else tally.rollout_bytes / (seconds * actor.bytes * replicas)
-        )
+        row[c.BANDWIDTH_ROLLOUT] = NAN if actor is None else tally.gen.bytes / seconds
+        row[c.BANDWIDTH_SCORING] = NAN if scorer is None else tally.scoring.bytes / seconds
+        row[c.MBU_ROLLOUT] = NAN if actor is None else tally.gen.bytes / (seconds * actor.bytes * replicas)
         row[c.MBU_SCORING] = (
-            NAN if scorer is None else tally.scoring_bytes / (seconds * scorer.bytes * workers)
+            NAN if scorer is None else tally.scoring.bytes / (seconds * scorer.bytes * workers)
         )
         row[c.KV_PEAK_TOKENS] = tally.kv_peak
         row[c.KV_PREEMPTIONS] = tally.preemptions
@@ -205,10 +201,10 @@ def _kernel_columns(
     if devices is None:
         return dict.fromkeys((c.KERNEL_GEN, c.KERNEL_REWARD, c.KERNEL_TRAINING, c.KERNEL_DEVICES), NAN)
     training, sync = tally.training_kernel_s, tally.sync_kernel_s
-    whole = tally.gen_kernel_s + tally.scoring_kernel_s + training * devices.training + sync * devices.sync
+    whole = tally.gen.kernel_s + tally.scoring.kernel_s + training * devices.training + sync * devices.sync
     return {
-        c.KERNEL_GEN: kernel_share(tally.gen_kernel_s, replicas, seconds),
-        c.KERNEL_REWARD: kernel_share(tally.scoring_kernel_s, workers, seconds),
+        c.KERNEL_GEN: kernel_share(tally.gen.kernel_s, replicas, seconds),
+        c.KERNEL_REWARD: kernel_share(tally.scoring.kernel_s, workers, seconds),
         c.KERNEL_TRAINING: kernel_share(training + sync, 1, seconds),
         c.KERNEL_DEVICES: kernel_share(whole, devices.whole, seconds),
     }

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from oppo_sim.costs.formulas import added
 from oppo_sim.costs.interface import Costs
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.model.machine import Machine
@@ -13,6 +12,7 @@ from oppo_sim.model.prefixes import shared_tokens
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.row import DeviceCounts, Recorded, StepRows
 from oppo_sim.model.setup import MachineSetup
+from oppo_sim.model.tally import Work
 from oppo_sim.model.training import Trainer
 from oppo_sim.policies.interface import KEEP, Batch, Policy
 from oppo_sim.results.sinks import Sink
@@ -228,8 +228,8 @@ class SimulatedPlant:
         self.mark("step_end", reading.at, end.step)
         machine = self.machine
         tally = machine.tally
-        tally.gen_kernel_s = added(replica.kernel_s for replica in machine.replicas)
-        tally.scoring_kernel_s = added(machine.scorer.kernel_s)
+        tally.gen = Work.of_all([replica.work for replica in machine.replicas])
+        tally.scoring = Work.of_all(machine.scorer.work_of)
         devices = DeviceCounts(len(machine.training_devices), machine.sync_devices, machine.num_devices)
         self._rows.close(end, tally, reading, self._trainer.flops, devices)
 

@@ -10,7 +10,7 @@ from oppo_sim.model.formulas import piece_seconds, prefilled_tokens, time_on_dev
 from oppo_sim.model.links import Links
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.scorer_cache import PrefixCache
-from oppo_sim.model.tally import Tally
+from oppo_sim.model.tally import Tally, Work
 from oppo_sim.results.spans import Span
 from oppo_sim.schedule.scoring import Piece, ScoringRouter, ScoringWorker, next_batch
 
@@ -41,8 +41,7 @@ class Scorer(ScoringRouter[Rollout]):
         self.step = 0
         self.origin = 0.0
         """Seconds of the run at which the row began."""
-        self.kernel_s = [0.0] * len(self.workers)
-        """Seconds of the row with a kernel of each worker on its device."""
+        self.work_of = [Work() for _ in self.workers]
         self._cost = cost
         self._max_tokens = max_scoring_tokens
         self._block = block_tokens
@@ -91,22 +90,22 @@ class Scorer(ScoringRouter[Rollout]):
     def _start(self, worker: ScoringWorker[Rollout], runner: Runner, at: float) -> None:
         worker.batch = next_batch(worker.queue, self._max_tokens, _NEW)
         pieces, tokens, pairs, again = self._work_of(worker)
-        cost, tally = self._cost, self.tally
+        cost, tally, done = self._cost, self.tally, self.work_of[worker.index]
         tally.scored += sum([piece.new for piece in worker.batch]) + again
         tally.scoring_batches += 1
         alone, demand = 0.0, Demand(0.0, 0.0)
         if tokens:
             work = cost.prefill_work(tokens, pairs)
             if work is not None:
-                tally.scoring_flops += work.flops
-                tally.scoring_bytes += work.bytes
+                done.flops += work.flops
+                done.bytes += work.bytes
             alone = cost.prefill_time(tokens, pairs)
             demand = cost.prefill_demand(tokens, pairs)
         seconds = piece_seconds(pieces, alone, self._piece_fixed_s)
         if seconds > alone:  # meanwhile the device does nothing
             share = alone / seconds
             demand = Demand(demand.memory * share, demand.arithmetic * share)
-        self.kernel_s[worker.index] += time_on_device(demand.memory, demand.arithmetic) * seconds
+        done.kernel_s += time_on_device(demand.memory, demand.arithmetic) * seconds
         runner.start(at, seconds, demand)
 
     def _work_of(self, worker: ScoringWorker[Rollout]) -> tuple[int, int, float, int]:

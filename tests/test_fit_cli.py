@@ -1,8 +1,6 @@
 """``oppo fit`` from logs and from observations to a scenario that the other commands take."""
 
 import json
-import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,11 @@ from oppo_sim.costs.terms import read_draws
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import observe
 from oppo_sim.fit.observe import observe_record, read_observation
-from oppo_sim.fit.other_lengths import other_lengths
-from oppo_sim.fit.sources import open_log
 from oppo_sim.plain_json import plain
 from oppo_sim.report.html_fit import answer_of
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate
-from tests.fit_logs import TRUTH, fit_scenario, seconds_of_a_step, short_chains, verl_log
+from tests.fit_logs import TRUTH, fit_scenario, short_chains, verl_log
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -252,34 +248,6 @@ def test_a_range_that_falls_is_refused() -> None:
         read_observation("timing_s/step=180..160")
 
 
-def test_a_log_of_other_lengths_than_the_trace_is_told_with_a_command_that_mends_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    real = fit_scenario()
-    other = fit_scenario(
-        trace={"synth": {"distribution": "lognormal", "mean": 60.0, "p99": 300.0, "rows": 900}}
-    )
-    (tmp_path / "a log").mkdir()
-    verl_log(tmp_path / "a log" / "train.log", real, TRUTH)
-    for name, scenario in {"same": real, "other": other}.items():
-        (tmp_path / f"{name}.yaml").write_text(scenario.to_yaml())
-        assert run(["fit", "a log/train.log", "--scenario", f"{name}.yaml", "-o", name, "--no-figures"]) == 0
-    said = [line for line in capsys.readouterr().err.splitlines() if "tokens in the mean" in line]
-    assert len(said) == 1  # of the other one
-
-    command = said[0].split("which this makes: ")[1]
-    assert run(shlex.split(command)[1:]) == 0
-    seconds = []
-    for given in ([], ["--trace", "lengths.parquet"]):
-        capsys.readouterr()
-        assert run(["simulate", "other/scenario.yaml", *given, "--json", "-o", f"run{len(given)}"]) == 0
-        seconds.append(json.loads(capsys.readouterr().out)["summary"]["timing_s/step"]["mean"])
-    truth = seconds_of_a_step(TRUTH)
-    assert seconds[0] < 0.8 * truth
-    assert seconds[1] == pytest.approx(truth, rel=0.15)
-
-
 def test_terms_that_are_not_told_are_named_once_where_they_are_many() -> None:
     def answer(untold: int) -> str:
         verdicts = ["not told"] * untold + ["told"] * (9 - untold)
@@ -288,16 +256,3 @@ def test_terms_that_are_not_told_are_named_once_where_they_are_many() -> None:
 
     assert answer(2) == "Not told by the log: term_0 and term_1; there the priors stand."
     assert answer(7) == "Not told by the log: 7 of 9 terms; there the priors stand."
-
-
-@pytest.mark.parametrize("lacks", ["max", "max|clip_ratio"])
-def test_the_command_for_lengths_runs_where_a_log_says_little_of_the_tail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lacks: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    other = fit_scenario(trace={"name": "chat_hh_rlhf"}, max_response_length=4000)
-    log = verl_log(tmp_path / "train.log", fit_scenario(), TRUTH)
-    log.write_text(re.sub(rf" - response_length/({lacks}):\S+", "", log.read_text()))
-    said = other_lengths(open_log("train.log"), other)
-    assert said is not None
-    assert run(shlex.split(said.split("which this makes: ")[1])[1:]) == 0, capsys.readouterr().err

@@ -52,6 +52,11 @@ if TYPE_CHECKING:
     help="Trace with a step column that has the rollouts' lengths (oppo trace import), one a log.",
 )
 @click.option(
+    "--log-lengths",
+    is_flag=True,
+    help="Let the written scenario simulate the log's response lengths in place of its own trace.",
+)
+@click.option(
     "--fit-steps",
     type=click.IntRange(3),
     help="Steps of each log that are fitted before its rest is judged. Default: the first two thirds.",
@@ -93,6 +98,7 @@ def command(
     fields: tuple[str, ...],
     unit: str,
     lengths: tuple[str, ...],
+    log_lengths: bool,
     fit_steps: int | None,
     from_step: int | None,
     judged: tuple[Path, ...],
@@ -118,17 +124,22 @@ def command(
 
     if bool(logs) == bool(observed):
         raise click.UsageError("give training logs, or --observe without any log")
+    if lengths and log_lengths:
+        raise click.UsageError(
+            "--lengths has the rollouts of the log: give it to compare, sweep and tune as --trace, and leave"
+            " --log-lengths out"
+        )
     if judge_scenarios and not judged:
         raise click.UsageError("--judge-scenario is of a log that is predicted only: give it with --judge")
     loaded = [load_scenario(each) for each in scenarios]
     folder = output or Path("runs") / f"{options.safe_name(loaded[0].name)}-fit"
     options.refuse_taken(folder, FIT, force)
     if observed:
-        of_logs = (judged, fit_steps, from_step is not None, lengths, fields)
+        of_logs = (judged, fit_steps, from_step is not None, lengths, log_lengths, fields)
         if any((*of_logs, framework != "auto", unit != "auto")):
             raise click.UsageError(
-                "--judge, --fit-steps, --from-step, --lengths, --from, --field and --unit are for logs, not"
-                " for --observe"
+                "--judge, --fit-steps, --from-step, --lengths, --log-lengths, --from, --field and --unit are"
+                " for logs, not for --observe"
             )
         if len(loaded) > 1:
             raise click.UsageError("--observe takes one --scenario")
@@ -145,8 +156,8 @@ def command(
         ahead = _pairs(judged, others, framework, fields, unit, (), "--judge-scenario") if judged else []
         with told_progress(loaded[0].name, "fit", as_json) as progress:
             record = fit_to_folder(
-                pairs, ahead, folder, fit_steps=fit_steps, draws=draws, seed=seed, force=force,
-                figures=figures, progress=progress,
+                pairs, ahead, folder, fit_steps=fit_steps, draws=draws, seed=seed, log_lengths=log_lengths,
+                force=force, figures=figures, progress=progress,
             )  # fmt: skip
     if as_json:
         click.echo(json.dumps(record, indent=1))

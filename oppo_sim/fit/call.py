@@ -11,6 +11,7 @@ from oppo_sim.fit.gathers import GATHER
 from oppo_sim.fit.observe import Observed, observe_record, observed_costs
 from oppo_sim.fit.offload import OFFLOAD
 from oppo_sim.fit.posterior import DRAWS
+from oppo_sim.fit.priors import TOOL_TOKENS
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.record import fit_record
 from oppo_sim.fit.sources import open_log
@@ -31,6 +32,7 @@ def fit(
     fit_steps: int | None = None,
     from_step: int | None = None,
     judge: Sequence[tuple[str | Path | StepLog, str | Path | Scenario]] = (),
+    log_lengths: bool = False,
     draws: int = DRAWS,
     seed: int = 0,
     overrides: Overrides = (),
@@ -51,6 +53,7 @@ def fit(
         from_step: first step of the logs to use, where something changed at it.
         fit_steps: steps of each log to fit before its rest is judged; None: two thirds.
         judge: (log, scenario) of runs that are only predicted.
+        log_lengths: the written scenario simulates the lengths of its logs in place of its trace.
         draws: of the costs, for what stays unknown; ``seed``: of the draws.
         overrides: settings laid over every scenario that is given by name or path.
         folder: a folder to write, as ``oppo fit -o`` does; ``force`` replaces one. None: nothing is written.
@@ -79,7 +82,13 @@ def fit(
     ]
     ahead = [(open_log(log, **reading), loaded_scenario(one, overrides)) for log, one in judge]
     result = fit_logs(
-        pairs, ahead, fit_steps=fit_steps, draws=draws, seed=seed, progress=listener(progress) or unheard
+        pairs,
+        ahead,
+        fit_steps=fit_steps,
+        draws=draws,
+        seed=seed,
+        log_lengths=log_lengths,
+        progress=listener(progress) or unheard,
     )
     if folder is not None:
         _write(result, Path(folder), fit_record(result), force, figures)
@@ -94,12 +103,15 @@ def fit_to_folder(
     fit_steps: int | None,
     draws: int,
     seed: int,
+    log_lengths: bool,
     force: bool,
     figures: bool,
     progress: OnProgress,
 ) -> dict[str, Any]:
     """Fit and write; returns the record."""
-    result = fit_logs(pairs, judged, fit_steps=fit_steps, draws=draws, seed=seed, progress=progress)
+    result = fit_logs(
+        pairs, judged, fit_steps=fit_steps, draws=draws, seed=seed, log_lengths=log_lengths, progress=progress
+    )
     record = fit_record(result)
     _write(result, folder, record, force, figures)
     return record
@@ -161,7 +173,7 @@ def _write(result: FitResult, folder: Path, record: dict[str, Any], force: bool,
     ]
     if result.waits:
         comments.append(f"Tools: {result.waits}.")
-    if "tool_tokens" in result.posterior.terms:
+    if TOOL_TOKENS in result.posterior.terms and all(each.lengths is None for each in result.fitted):
         comments.append(
             "Response lengths of the logs hold the output of tools, which no engine decodes: the fit took"
             " that into account, a simulation of such lengths decodes them all."

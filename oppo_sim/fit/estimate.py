@@ -17,13 +17,13 @@ from oppo_sim.fit.features import Features, Floats, build_features, check_rollou
 from oppo_sim.fit.gathers import GATHER
 from oppo_sim.fit.identify import CUTS, OddStep, Told, cuts_not_told, odd_steps, told_table, told_terms
 from oppo_sim.fit.judging import Judgement, judge, predict
+from oppo_sim.fit.log_lengths import LogLengths, lengths_of_logs, other_lengths
 from oppo_sim.fit.model import Measurement, measurements_of, terms_of
 from oppo_sim.fit.offload import OFFLOAD, at_full_rate
-from oppo_sim.fit.other_lengths import other_lengths
 from oppo_sim.fit.periodic import in_words, with_periodic
 from oppo_sim.fit.plausible import overlaps, refuse_twice, refuse_units
 from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
-from oppo_sim.fit.priors import TOOL_WAIT, priors_for, with_stage_seconds
+from oppo_sim.fit.priors import TOOL_TOKENS, TOOL_WAIT, priors_for, with_stage_seconds
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.sampling import on_one_blas_thread
 from oppo_sim.fit.trends import Trend, trends_of
@@ -69,6 +69,8 @@ class Fitted:
     draws: tuple[CostTerms, ...]
     believed: tuple[str, ...] = ()
     """Terms whose draws are those of the priors: of stages that no log has seconds of."""
+    lengths: LogLengths | None = None
+    """What is simulated in place of the scenario's trace."""
 
     @property
     def point(self) -> CostTerms:
@@ -149,6 +151,7 @@ def fit_logs(
     fit_steps: int | None = None,
     draws: int = DRAWS,
     seed: int = 0,
+    log_lengths: bool = False,
     progress: OnProgress = unheard,
 ) -> FitResult:
     """Fit the logs together.
@@ -157,6 +160,7 @@ def fit_logs(
         fit_steps: steps of each log to fit before its rest is judged; None: two thirds.
         judged: runs that are not fitted, judged by what was.
         draws: of the written costs.
+        log_lengths: what is written simulates the lengths of its logs in place of the scenario's trace.
 
     Raises OppoError for a log and a scenario that cannot be of one run, and for logs without a step to fit.
     """
@@ -168,6 +172,17 @@ def fit_logs(
     others = [
         _part(log, scenario, len(parts) + number, seed) for number, (log, scenario) in enumerate(judged)
     ]
+    distinct: dict[str, list[LogPart]] = {}
+    for part in parts:
+        distinct.setdefault(part.scenario.content_hash, []).append(part)
+    sampled = {
+        one: as_sampled(alike[0].scenario, [part.log for part in alike]) for one, alike in distinct.items()
+    }
+    lengths = {
+        one: lengths_of_logs([part.log for part in alike], sampled[one][0], seed)
+        for one, alike in distinct.items()
+        if log_lengths
+    }
     priors = _priors(parts)
     notes = [f"{part.log.name}: {note}" for part in (*parts, *others) for note in part.log.notes]
     held = _held_out(parts, priors, fit_steps, draws, seed, progress, notes)
@@ -189,23 +204,27 @@ def fit_logs(
         found = judge(fitted, part.features, part.members, posterior, seed=seed)
         steps = sum(len(features) for features, _ in fitted)
         ahead.append(HeldOut(part.log.name, steps, len(part.features), tuple(found)))
+    if TOOL_TOKENS in posterior.terms:
+        share = float(np.mean(posterior.terms[TOOL_TOKENS]))
+        lengths = {one: each.with_tools(share) for one, each in lengths.items()}
     waits = np.concatenate([part.features.wait for part in parts])
     wait = float(np.mean(waits)) * np.minimum(posterior.terms.get(TOOL_WAIT, np.ones(posterior.size)), 1.0)
-    distinct: dict[str, list[LogPart]] = {}
-    for part in parts:
-        distinct.setdefault(part.scenario.content_hash, []).append(part)
     fitted_scenarios: list[Fitted] = []
     where_waits = ""
-    for alike in distinct.values():
-        scenario, said = as_sampled(alike[0].scenario, [part.log for part in alike])
-        apart = other_lengths(alike[0].log, alike[0].scenario)
+    for one, alike in distinct.items():
+        scenario, said = sampled[one]
+        apart = (
+            f"the written scenario simulates {lengths[one].said}"
+            if one in lengths
+            else other_lengths(alike[0].log, alike[0].scenario)
+        )
         notes += [f"{alike[0].log.name}: {each}" for each in (said, apart) if each]
         own = wait.mean() > 0 and waits_itself(scenario)
         drawn = cost_draws(posterior, parts, alike[-1], np.zeros_like(wait) if own else wait, seed)
         part = alike[-1]
         untimed = untimed_stages(part.log, part.features, part.members)
         believed = believed_of_untimed(untimed, part.features, part.scenario, posterior.terms)
-        fitted_scenarios.append(Fitted(scenario, tuple(drawn), believed))
+        fitted_scenarios.append(Fitted(scenario, tuple(drawn), believed, lengths.get(one)))
         if wait.mean() > 0:
             where_waits = (
                 "waits for tools are those of the trace's rollouts, and no part of gen_phase_s"

@@ -397,30 +397,10 @@ def _shape(
         both = BatchShape(tuple(prompts.tolist()), tuple(responses.tolist()))
         generated = in_batches(responses[None, :], prompts, row, scenario, generator)
         return _StepShape(*generated, both, both, cut)
-    prompt = row.get(PROMPT_LENGTH_MEAN, float("nan"))
-    mean, trained = row[LENGTH_MEAN], row.get(ROLLOUTS_TRAINED, float("nan"))
+    trained = row.get(ROLLOUTS_TRAINED, float("nan"))
     trained = batch if np.isnan(trained) else int(min(trained, batch))
-    tokens = row.get(TOKENS_TOTAL, float("nan"))
-    if np.isnan(prompt):
-        # TRL logs the tokens of all, and no prompt length.
-        left = tokens / batch - mean
-        prompt = left if 0.0 < left <= scenario.max_prompt_length else default_prompt
-    most, slowest = row.get(LENGTH_MAX, float("nan")), row.get(SLOWEST_LENGTH, float("nan"))
-    whole = mean
-    if not np.isnan(tokens) and abs(tokens / batch / (mean + prompt) - 1.0) > _OTHER_ROLLOUTS:
-        # The figures are of the rollouts that were trained; tokens and the slowest of all.
-        whole = max(1.0, tokens / batch - prompt)
-    others = whole != mean or trained < batch
-    most = float(np.nanmax([most, slowest])) if not (np.isnan(most) and np.isnan(slowest)) else most
-    figures = LengthFigures(
-        rollouts=batch,
-        mean=whole,
-        max=_known(most),
-        min=None if others else _known(row.get(LENGTH_MIN)),
-        clip_ratio=_known(row.get(LENGTH_CLIP_RATIO)),
-        cut=cut,
-        std=_known(row.get(LENGTH_STD)),
-    )
+    figures, prompt = length_figures(row, scenario, default_prompt)
+    mean, others = row[LENGTH_MEAN], figures.mean != row[LENGTH_MEAN] or trained < batch
     responses = rebuilt_lengths(figures, draws, generator)
     prompts = np.full(batch, max(0, round(prompt)), dtype=np.int64)
     both = BatchShape(tuple(prompts.tolist()), tuple(responses[0].tolist()))
@@ -432,6 +412,36 @@ def _shape(
         update = both
     generated = in_batches(responses, prompts, row, scenario, generator)
     return _StepShape(*generated, update, both, cut, others)
+
+
+def length_figures(
+    row: Mapping[Hashable, float], scenario: Scenario, default_prompt: float
+) -> tuple[LengthFigures, float]:
+    """What a step's row says of the lengths of all its rollouts, and the mean length of their prompts
+    (tokens)."""
+    batch, mean = scenario.rollout_batch_size, row[LENGTH_MEAN]
+    prompt, tokens = (row.get(name, float("nan")) for name in (PROMPT_LENGTH_MEAN, TOKENS_TOTAL))
+    if np.isnan(prompt):
+        # TRL logs the tokens of all, and no prompt length.
+        left = tokens / batch - mean
+        prompt = left if 0.0 < left <= scenario.max_prompt_length else default_prompt
+    most, slowest = row.get(LENGTH_MAX, float("nan")), row.get(SLOWEST_LENGTH, float("nan"))
+    whole = mean
+    if not np.isnan(tokens) and abs(tokens / batch / (mean + prompt) - 1.0) > _OTHER_ROLLOUTS:
+        # The figures are of the rollouts that were trained; tokens and the slowest of all.
+        whole = max(1.0, tokens / batch - prompt)
+    others = whole != mean or row.get(ROLLOUTS_TRAINED, batch) < batch
+    most = float(np.nanmax([most, slowest])) if not (np.isnan(most) and np.isnan(slowest)) else most
+    figures = LengthFigures(
+        rollouts=batch,
+        mean=whole,
+        max=_known(most),
+        min=None if others else _known(row.get(LENGTH_MIN)),
+        clip_ratio=_known(row.get(LENGTH_CLIP_RATIO)),
+        cut=scenario.max_response_length,
+        std=_known(row.get(LENGTH_STD)),
+    )
+    return figures, prompt
 
 
 def _known(value: float | None) -> float | None:

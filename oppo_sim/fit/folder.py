@@ -14,9 +14,11 @@ from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.relocate import relocated
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import dump_yaml
+from oppo_sim.traces.storage import save_trace
 
 SCENARIO: Final = "scenario.yaml"
 DRAWS_FILE: Final = "draws.csv"
+LENGTHS_FILE: Final = "lengths.parquet"
 RECORD: Final = "fit.json"
 REPORT: Final = "report.html"
 
@@ -31,7 +33,7 @@ def write_fit(
     figures: bool = True,
 ) -> Path:
     """Write the folder; returns the path of its first scenario. Further scenarios are ``scenario-2.yaml`` and
-    so on, with ``draws-2.csv`` where their draws are others.
+    so on, with ``draws-2.csv`` where their draws are others, and ``lengths-2.parquet`` with lengths of logs.
 
     Raises OppoError for a folder that is taken and a disk that refuses.
     """
@@ -44,7 +46,10 @@ def write_fit(
             if each.draws != fitted[0].draws:
                 draws_file = f"draws-{number}.csv"
                 write_draws(folder.path(draws_file), each.draws)
-            texts.append(fitted_yaml(each, draws_file, path, comments))
+            lengths_file = LENGTHS_FILE if number == 1 else f"lengths-{number}.parquet"
+            if each.lengths is not None and each.lengths.frame is not None:
+                save_trace(each.lengths.frame, folder.path(lengths_file))
+            texts.append(fitted_yaml(each, draws_file, path, comments, lengths_file))
             folder.write_text(name, texts[-1])
             written.append(name)
         folder.write_json(RECORD, record)
@@ -64,9 +69,13 @@ def write_fit(
     return path / written[0]
 
 
-def fitted_scenario(fitted: Fitted, draws_file: str, folder: Path) -> Scenario:
+def fitted_scenario(
+    fitted: Fitted, draws_file: str, folder: Path, lengths_file: str = LENGTHS_FILE
+) -> Scenario:
     """The scenario under the fitted terms, as it lies in ``folder``."""
     plain = relocated(fitted.scenario.to_plain(), fitted.scenario.base_dir, folder)
+    if fitted.lengths is not None:
+        plain["trace"] = fitted.lengths.trace(lengths_file, folder)
     plain["costs"] = {
         **plain["costs"],
         "terms": rounded(fitted.point),
@@ -76,10 +85,12 @@ def fitted_scenario(fitted: Fitted, draws_file: str, folder: Path) -> Scenario:
     return scenario_from_plain(plain, where=SCENARIO, base_dir=folder)
 
 
-def fitted_yaml(fitted: Fitted, draws_file: str, folder: Path, comments: Sequence[str]) -> str:
+def fitted_yaml(
+    fitted: Fitted, draws_file: str, folder: Path, comments: Sequence[str], lengths_file: str = LENGTHS_FILE
+) -> str:
     """The file, ``comments`` on top."""
     head = "".join(f"# {line}\n" for comment in comments for line in comment.splitlines())
-    plain = fitted_scenario(fitted, draws_file, folder).to_plain()
+    plain = fitted_scenario(fitted, draws_file, folder, lengths_file).to_plain()
     plain["costs"]["terms"] = rounded(fitted.point)
     return head + dump_yaml(plain)
 

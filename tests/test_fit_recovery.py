@@ -153,6 +153,32 @@ def test_a_wait_for_tools_is_no_cost_of_decoding(tmp_path: Path) -> None:
     assert waited.point.gen_phase_s == pytest.approx(plain.point.gen_phase_s + waited.wait_s, rel=0.25)
 
 
+def test_a_wait_beside_a_longer_response_lengthens_no_step(tmp_path: Path) -> None:
+    """In every third step a rollout of a fifth of the longest one's tokens waits until that one is done: the
+    phase is as long as it would be without tools, however long the wait is."""
+    scenario = fit_scenario()
+    log = verl_log(tmp_path / "plain.log", scenario, TRUTH, noise=0.005)
+    text = log.read_text().splitlines()
+    assert TRUTH.gen_phase_s is not None
+    changed, waits = [], []
+    for number, line in enumerate(text):
+        seconds, longest = (
+            float(line.split(f"{name}:np.float64(")[1].split(")")[0])
+            for name in ("timing_s/gen", "response_length/max")
+        )
+        if number % 3:
+            slowest, wait = longest, 0.0
+        else:
+            slowest, wait = 0.2 * longest, 0.75 * (seconds - TRUTH.gen_phase_s)
+        waits.append(wait)
+        named = {"tool_calls": wait, "response_length": slowest}
+        changed.append(line + "".join(f" - timing_s/agent_loop/slowest/{k}:{v}" for k, v in named.items()))
+    (tmp_path / "tools.log").write_text("\n".join(changed) + "\n")
+    waited = fit(tmp_path / "tools.log", scenario, draws=200, fit_steps=ALL)
+    assert np.mean(waits) > 2.0
+    assert abs(waited.wait_s) < 0.25 * np.mean(waits)
+
+
 def test_lengths_of_every_rollout_are_taken_where_they_are_known(tmp_path: Path) -> None:
     scenario = fit_scenario(steps=8)
     costs = scenario.costs.model_copy(update={"terms": TRUTH})

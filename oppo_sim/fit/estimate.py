@@ -18,12 +18,12 @@ from oppo_sim.fit.gathers import GATHER
 from oppo_sim.fit.identify import CUTS, OddStep, Told, cuts_not_told, odd_steps, told_table, told_terms
 from oppo_sim.fit.judging import Judgement, judge, predict
 from oppo_sim.fit.log_lengths import LogLengths, lengths_of_logs, other_lengths
-from oppo_sim.fit.model import Measurement, measurements_of, terms_of
+from oppo_sim.fit.model import Measurement, measurements_of, stage_seconds, terms_of
 from oppo_sim.fit.offload import OFFLOAD, at_full_rate
 from oppo_sim.fit.periodic import in_words, with_periodic
 from oppo_sim.fit.plausible import overlaps, refuse_twice, refuse_units
 from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
-from oppo_sim.fit.priors import TOOL_TOKENS, TOOL_WAIT, priors_for, with_stage_seconds
+from oppo_sim.fit.priors import TOOL_TOKENS, priors_for, with_stage_seconds
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.sampling import on_one_blas_thread
 from oppo_sim.fit.trends import Trend, trends_of
@@ -207,8 +207,7 @@ def fit_logs(
     if TOOL_TOKENS in posterior.terms:
         share = float(np.mean(posterior.terms[TOOL_TOKENS]))
         lengths = {one: each.with_tools(share) for one, each in lengths.items()}
-    waits = np.concatenate([part.features.wait for part in parts])
-    wait = float(np.mean(waits)) * np.minimum(posterior.terms.get(TOOL_WAIT, np.ones(posterior.size)), 1.0)
+    wait = _lengthened_by_tools([part.features for part in parts], posterior)
     fitted_scenarios: list[Fitted] = []
     where_waits = ""
     for one, alike in distinct.items():
@@ -219,19 +218,14 @@ def fit_logs(
             else other_lengths(alike[0].log, alike[0].scenario)
         )
         notes += [f"{alike[0].log.name}: {each}" for each in (said, apart) if each]
-        own = wait.mean() > 0 and waits_itself(scenario)
+        own = bool(wait.any()) and waits_itself(scenario)
         drawn = cost_draws(posterior, parts, alike[-1], np.zeros_like(wait) if own else wait, seed)
         part = alike[-1]
         untimed = untimed_stages(part.log, part.features, part.members)
         believed = believed_of_untimed(untimed, part.features, part.scenario, posterior.terms)
         fitted_scenarios.append(Fitted(scenario, tuple(drawn), believed, lengths.get(one)))
-        if wait.mean() > 0:
-            where_waits = (
-                "waits for tools are those of the trace's rollouts, and no part of gen_phase_s"
-                if own
-                else f"gen_phase_s holds {wait.mean():.3g} s a step by which waits of the last rollout for"
-                " tools lengthen it (mean of the logs)"
-            )
+        if wait.any():
+            where_waits = _where_waits(float(wait.mean()), own)
     notes += [where_waits] if where_waits else []
     progress(Progress("all steps", _STAGES, _STAGES))
     return FitResult(
@@ -396,11 +390,39 @@ def cost_draws(
                 if name in values:
                     values[name] = values[name] * np.exp(offset)
     if "gen_phase_s" in values:
-        values["gen_phase_s"] = values["gen_phase_s"] + wait_s
+        values["gen_phase_s"] = np.maximum(values["gen_phase_s"] + wait_s, 0.0)
     return [
         CostTerms(**{name: float(each[number]) for name, each in values.items()})
         for number in range(posterior.size)
     ]
+
+
+def _lengthened_by_tools(features: Sequence[Features], posterior: Posterior) -> Floats:
+    """Mean seconds by which waits of the last rollout for tools lengthen generation of a step, a draw: less
+    than it waited, where a longer one would have ended the phase later. Zeros: nobody waits."""
+    if not any(each.wait.any() for each in features):
+        return np.zeros(posterior.size)
+    with_waits = [stage_seconds("gen", each, posterior.terms) for each in features]
+    without = [
+        stage_seconds("gen", each.unended or replace(each, wait=np.zeros_like(each.wait)), posterior.terms)
+        for each in features
+    ]
+    longer: Floats = (np.concatenate(with_waits, axis=1) - np.concatenate(without, axis=1)).mean(axis=1)
+    return longer
+
+
+def _where_waits(seconds: float, own: bool) -> str:
+    if own:
+        return "waits for tools are those of the trace's rollouts, and no part of gen_phase_s"
+    if seconds < 0:
+        return (
+            f"gen_phase_s is {-seconds:.3g} s a step less than the logs say: their longest responses ended"
+            " before others, and the written scenario waits for them"
+        )
+    return (
+        f"gen_phase_s holds {seconds:.3g} s a step by which waits of the last rollout for tools lengthen it"
+        " (mean of the logs)"
+    )
 
 
 def waits_itself(scenario: Scenario) -> bool:

@@ -5,7 +5,7 @@ together through their ratio), a stage is linear in its own: all that the estima
 computed once.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,10 +34,10 @@ from oppo_sim.costs.models import find_model
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.batches import batches_note, batches_of, in_batches
 from oppo_sim.fit.cleaning import NO_SECONDS
-from oppo_sim.fit.decoding import AS_IT_IS, Decoding, seconds_by_host
 from oppo_sim.fit.gathers import Gathers, gathers_of
+from oppo_sim.fit.generation import Generated, generation_of
 from oppo_sim.fit.lengths import LengthFigures, rebuilt_lengths
-from oppo_sim.fit.phases import Scoring, one_after_other, round_size_of, scoring_of, slowest_phase
+from oppo_sim.fit.phases import Scoring, round_size_of, scoring_of
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.scenario.build import Parts, build_parts
 from oppo_sim.scenario.schema import Scenario
@@ -51,8 +51,6 @@ DRAWS: Final = 6
 """Length distributions drawn a step, at most."""
 _MOST_LENGTHS: Final = 3_000_000
 """Lengths drawn of a log from which on there are fewer draws a step, at least two."""
-TOOL_SHARE: Final = 0.2
-"""Share of a tool's tokens at which phases are summed a second time; they are linear in it."""
 _NO_TOOLS: Final = 2.0
 _MISMATCH: Final = 0.05
 _UNTOLD: Final = (
@@ -113,6 +111,8 @@ class Features:
     """By training stage, seconds of any batch that are in no entry of ``stages`` (``offload.py``)."""
     parameters: float = 0.0
     """Of the trained model; 0: the cost model knows none."""
+    unended: "Features | None" = None
+    """As if each phase ended with its longest response and nobody waited for a tool; None: it is so."""
 
     @property
     def scores(self) -> bool:
@@ -134,7 +134,8 @@ class Features:
         }
         stages = {name: value[rows] for name, value in self.stages.items()}
         gathers = {name: each.taken(rows) for name, each in self.gathers.items()}
-        return replace(self, **values, stages=stages, gathers=gathers)
+        unended = None if self.unended is None else self.unended.taken(rows)
+        return replace(self, **values, stages=stages, gathers=gathers, unended=unended)
 
 
 @dataclass(frozen=True)
@@ -205,66 +206,34 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts, round_size
     slowest = _column(frame, SLOWEST_LENGTH, np.inf)
     tools = bool(np.any(_column(frame, TURNS_MAX, 0.0) > _NO_TOOLS) or np.any(wait > 0))
     tools &= not log.tool_tokens_apart
-    owner, phases = [], []
-    engine = Decoding(costs.actor)
-    for share in (0.0, TOOL_SHARE) if tools else (0.0,):
-        for step, shape in enumerate(shapes):
-            for responses in shape.responses:
-                # The one that finished last ends the phase, though others are longer: a tool made it wait
-                ended = responses.astype(np.float64)
-                ended[-1] = np.minimum(ended[-1], max(1.0, slowest[step]))
-                decoded = np.where(ended < shape.cut, np.maximum(1.0, ended * (1.0 - share)), ended)
-                lengths = np.rint(decoded).astype(np.int64)
-                each = [
-                    slowest_phase(batch, prompts, parts.machine, costs, engine, round_size)
-                    for batch, prompts in zip(lengths, shape.prompts, strict=True)
-                ]
-                owner.append(step)
-                phases.append(one_after_other(each))
-    whole = slice(0, sum(len(shape.responses) for shape in shapes))
-    both = (whole, slice(whole.stop, None) if tools else whole)
-    stretches = [phase.stretches for phase in phases]
-    decode = seconds_by_host(costs.actor, stretches)
-    mean = _by_step(owner[whole], len(shapes))
+    generated = [
+        Generated(shape.responses, shape.prompts, shape.cut, last)
+        for shape, last in zip(shapes, slowest, strict=True)
+    ]
+    ended = generation_of(generated, parts, round_size, tools=tools)
     by_worker = np.array([_scoring(shape, parts) for shape in shapes], dtype=np.float64).swapaxes(0, 1)
-    prefills, rounds = (
-        np.array([getattr(phase, name) for phase in phases], dtype=np.float64)[whole]
-        for name in ("prefill_s", "rounds")
-    )
-    as_it_is = decode[AS_IT_IS][whole]
-    iterations, area = (
-        np.array([getattr(each, name) for each in stretches]) for name in ("total_iterations", "area")
-    )
-    variance = np.maximum(0.0, mean(as_it_is**2) - mean(as_it_is) ** 2)
-    return Features(
+    found = Features(
         steps=frame[STEP].to_numpy(dtype=np.int64),
         cold=frame[COLD_START].to_numpy(dtype=np.bool_),
-        decode=np.array([[mean(row[part]) for row in decode] for part in both]),
-        iterations=np.array([mean(iterations[part]) for part in both]),
-        area=np.array([mean(area[part]) for part in both]),
+        **ended._asdict(),
         batches=np.array([float(len(shape.prompts)) for shape in shapes]),
-        prefill=mean(prefills),
-        rounds=mean(rounds),
         wait=wait,
         score=by_worker[:, :, 0],
         score_batches=by_worker[:, :, 1],
         pieces=by_worker[:, :, 2],
         stages=_stage_seconds(shapes, costs.training),
         gathers=gathers_of(costs.training, lambda training: _stage_seconds(shapes, training)),
-        spread=np.sqrt(variance) / mean(as_it_is),
         longest_told=log.lengths is not None or LENGTH_MAX in frame or SLOWEST_LENGTH in frame,
         longest=np.array([float(shape.responses.max(axis=(1, 2)).mean()) for shape in shapes]),
         tokens=np.array([float(shape.forward.tokens) for shape in shapes]),
         tools=tools,
         untold=False,
-        has_host=bool(np.any(decode[-1][whole] > as_it_is * (1 + 1e-9))),
     )
-
-
-def _by_step(owner: list[int], steps: int) -> Callable[[Floats], Floats]:
-    """Means over the draws of each step."""
-    counts = np.bincount(owner, minlength=steps)
-    return lambda values: np.bincount(owner, weights=values, minlength=steps) / counts
+    if not wait.any() or all(np.all(each.responses[:, -1] <= each.slowest) for each in generated):
+        return found
+    others = [each._replace(slowest=np.inf) for each in generated]
+    unended = generation_of(others, parts, round_size, tools=tools)
+    return replace(found, unended=replace(found, **unended._asdict(), wait=np.zeros_like(wait)))
 
 
 def _column(frame: "pd.DataFrame", name: str, missing: float) -> Floats:

@@ -60,8 +60,9 @@ class LogLengths:
         return {"path": path, "sampling": "by_step"}
 
     def with_tools(self, share: float) -> "LogLengths":
-        """``share`` of each response that was not cut is the answer of a tool, halfway through it, which
-        nobody decodes. It comes at once: ``gen_phase_s`` has the waits."""
+        """``share`` of each response that was not cut is the answer of a tool, which nobody decodes. It comes
+        at once, since ``gen_phase_s`` has the waits, and after the first token, where all answers are one
+        prefill: what those of the run took is in the fitted seconds of decoding."""
         if self.frame is None:
             return self
         lengths = self.frame[RESPONSE_LENGTH].to_numpy()
@@ -71,8 +72,7 @@ class LogLengths:
         made = np.where(calls, made, lengths)
         frame = self.frame.assign(**{RESPONSE_LENGTH: made})
         frame[TURN_LENGTHS] = [
-            [each // 2, each - each // 2] if call else [each]
-            for each, call in zip(made.tolist(), calls, strict=True)
+            [1, each - 1] if call else [each] for each, call in zip(made.tolist(), calls, strict=True)
         ]
         frame[TOOL_SECONDS] = [[0.0] if call else [] for call in calls]
         frame[TOOL_TOKENS] = [

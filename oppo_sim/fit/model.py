@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP, TRAINING_STAGES, timing
 from oppo_sim.fit.decoding import HOST_GRID
-from oppo_sim.fit.features import TOOL_SHARE, Features
+from oppo_sim.fit.features import Features
 from oppo_sim.fit.gathers import GATHER
+from oppo_sim.fit.generation import TOOL_SHARE
 from oppo_sim.fit.offload import OFFLOAD
 from oppo_sim.fit.priors import TOOL_TOKENS, TOOL_WAIT
 from oppo_sim.fit.reading import StepLog

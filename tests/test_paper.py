@@ -39,7 +39,6 @@ from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.schema import Scenario
 
 FOLDER = setups.FOLDER
-SCORED = pytest.mark.skipif(not claims.COMPARED.exists(), reason="the fit is not scored yet")
 
 
 FIT = ("oppo_runs", "others", "production", "fitting", "predicting")
@@ -84,7 +83,6 @@ def test_history_has_the_posteriors_before_their_score() -> None:
     assert {_git("merge-base", each, scored) for each in fitted} == fitted  # each is an ancestor
 
 
-@SCORED
 def test_the_fit_here_is_the_one_that_was_scored_last() -> None:
     scorings = pd.read_csv(paper_page.SCORINGS, dtype=str)
     assert scorings["fit"].iloc[-1] == fitting.digest(setups.SETUPS)
@@ -195,12 +193,10 @@ def test_the_stored_list_of_given_numbers_is_what_its_code_gives() -> None:
     assert given.page_text() == given.PAGE.read_text("utf-8"), "run 'python experiments/paper/given.py'"
 
 
-@SCORED
 def test_shipped_scenarios_are_what_their_posteriors_say() -> None:
     assert [line for name in shipped.OF for line in shipped.differences(name)] == []
 
 
-@SCORED
 def test_every_part_of_a_run_has_its_files_and_questions_theirs() -> None:
     parts = whole_run.parts()
     files = [file for part in parts.values() for file in part.files]

@@ -10,7 +10,7 @@ from oppo_sim.costs.interface import StageTimes
 from oppo_sim.costs.models import MODELS
 from oppo_sim.errors import OppoError
 from oppo_sim.results.summary import gpu_hours
-from oppo_sim.scenario.build import Parts, build_parts, cost_context
+from oppo_sim.scenario.build import Parts, build_parts, build_setup, cost_context
 from oppo_sim.scenario.cluster import Split
 from oppo_sim.scenario.load import load_scenario, scenario_from_plain, shipped_scenarios
 from oppo_sim.scenario.splits import possible_splits
@@ -102,6 +102,41 @@ def test_all_splits_fit_and_the_others_are_counted() -> None:
         next(knob for knob in space.knobs["oppo"] if knob.field == "cluster.split").choices == found.possible
     )
     assert space.starts["oppo"].knobs["cluster.split"] == str(load_scenario(SCENARIO).split)
+
+
+def test_gpus_that_do_nothing_are_named_with_what_takes_them_also_where_memory_is_short() -> None:
+    shared = {
+        "format": "oppo-scenario/1",
+        "rollout_batch_size": 64,
+        "max_response_length": 4096,
+        "trace": {"name": "reason_r1distill_math", "prompt_length": 100},
+        "cluster": {"num_gpus": 8},
+        "placement": {"training": "rollout"},
+        "training": {"num_ppo_epochs": 1, "offload": True},
+        "costs": {
+            "kind": "roofline",
+            "device": "H20",
+            "actor_model": "qwen2.5-7b",
+            "reward_model": {"kind": "verifier"},
+            "rollout": {"tensor_parallel": 2},
+        },
+    }
+    words = "6 of cluster.num_gpus 8 GPUs do nothing under rollout:1xTP2 scoring:cpu training:rollout"
+    mend = "rollout.num_replicas: 4 takes them too, or give cluster.split"
+    with pytest.raises(OppoError, match=f"GB short; .*; {words}: {mend}$"):
+        build_setup(scenario_from_plain(shared, where="f.yaml"))
+    enough = scenario_from_plain(shared, ["rollout.num_replicas=4"], where="f.yaml")
+    assert not any("do nothing" in each for each in build_setup(enough).warnings)
+    lean = scenario_from_plain(shared, ["training.critic=none", "training.lora_rank=16"], where="f.yaml")
+    assert f"{words}: {mend}" in build_setup(lean).warnings
+    apart = scenario_from_plain(
+        shared,
+        ["placement.training=separate", "training.num_gpus=4", "training.lora_rank=16"],
+        where="f.yaml",
+    )
+    assert any(
+        "2 of cluster.num_gpus 8" in each and "takes" not in each for each in build_setup(apart).warnings
+    )
 
 
 def test_links_between_nodes_slow_gradients_and_new_weights() -> None:

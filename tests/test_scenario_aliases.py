@@ -106,6 +106,10 @@ def value_at(scenario: Scenario, path: str) -> Any:
         ("num_steps_per_rollout: 4", "training.num_mini_batches", 4),
         ("actor: {ppo_n_minibatches: 4, lora_rank: 8}", "training.num_mini_batches", 4),
         ("lora_r: 16", "training.lora_rank", 16),
+        ("max_tokens_per_gpu: 20480", "training.micro_batch_tokens", 20480),
+        ("log_probs_max_tokens_per_gpu: 40960", "training.log_prob_micro_batch_tokens", 40960),
+        ("algorithm: {adv_estimator: grpo}", "training.critic", "none"),
+        ("advantage_estimator: reinforce_plus_plus", "training.critic", "none"),
         ("tensor_model_parallel_size: 2", "training.tensor_parallel", 2),
         (
             "expert_tensor_parallel_size: 1\ntensor_model_parallel_size: 1",
@@ -168,6 +172,31 @@ def test_an_engine_setting_that_stands_for_nothing_known_is_refused() -> None:
         verl("rollout: {name: tgi}")
     with pytest.raises(OppoError, match=r"disagrees with costs\.rollout\.host"):
         verl("rollout: {mode: async, enforce_eager: true}")
+
+
+def test_an_estimator_of_advantages_says_whether_there_is_a_critic() -> None:
+    for given in ("algorithm: {adv_estimator: gae}", "advantage_estimator: ppo"):
+        scenario = read(given)
+        assert scenario.training.critic == "separate"
+        assert "is what training.critic stands for without it" in scenario.translations[-1]
+    for given, words in (
+        ("adv_estimator: mine", "'mine', of which it is not known whether it takes a critic: give training"),
+        ("adv_estimator: remax", "one more response a prompt: that is not simulated"),
+        ("adv_estimator: grpo\ntraining: {critic: separate}", "disagrees with training.critic"),
+    ):
+        with pytest.raises(OppoError, match=words):
+            read(given)
+
+
+def test_a_rollout_batch_size_that_counts_prompts_elsewhere_is_said() -> None:
+    slime = read("rollout_batch_size: 32\nn_samples_per_prompt: 8")
+    assert slime.rollout_batch_size == 32
+    assert slime.translations[-1] == (
+        "rollout_batch_size: 32 counts rollouts here, 4 prompts of 8; beside n_samples_per_prompt it counts"
+        " prompts in slime, OpenRLHF and ROLL: for 32 prompts give 256"
+    )
+    for silent in ("rollout_batch_size: 32\ngroup_size: 8", "data: {train_batch_size: 32}\nrollout: {n: 8}"):
+        assert not any("prompts of" in each for each in read(silent).translations)
 
 
 def test_megatrons_settings_of_a_trainer_are_read() -> None:

@@ -144,6 +144,16 @@ def test_a_minimal_file_takes_the_documented_defaults() -> None:
             "data: {train_batch_size: 112, shuffle: true}",
             "unknown field data.shuffle: of data there are data.train_batch_size",
         ),
+        (
+            "actor_rollout_ref: {rollout: {n: 1, max_model_len: 9216}}",
+            "unknown field actor_rollout_ref.rollout.max_model_len: it is not read, remove it",
+        ),
+        (
+            "actor_rollout_ref: {actor: {use_kl_loss: true}}",
+            "unknown field actor_rollout_ref.actor.use_kl_loss: training.ref says it, remove this",
+        ),
+        ("rollout: {tensor_parallel: 2}", "did you mean costs.rollout.tensor_parallel?"),
+        ("rollout: {dtype: fp8}", "did you mean costs.rollout.dtype?"),
     ],
 )
 def test_a_mistake_names_file_field_value_and_what_is_allowed(extra: str, words: str) -> None:
@@ -384,3 +394,24 @@ def test_files_asked_for_beside_a_shipped_scenario_lie_where_the_user_is(
     overrides = ["trace.name=null", "trace.sources=null", "trace.path=lengths.csv"]
     run = simulate("h200-single", policy="mine.py:Mine", steps=3, overrides=[*overrides, "warmup_steps=0"])
     assert set(run.rollouts["response_length"]) == {20, 30}
+
+
+def test_a_pasted_configuration_is_told_of_all_that_is_not_read_at_once() -> None:
+    message = refusal(
+        "data: {train_files: a.parquet}\n"
+        "actor_rollout_ref:\n"
+        "  model: {path: Qwen/Qwen2.5-7B}\n"
+        "  actor: {use_kl_loss: true, ulysses_sequence_paralel_size: 2}\n"
+        "  rollout: {n: 1, multi_turn: {enable: true}}\n"
+        "algorithm: {use_kl_in_reward: false}\n"
+        "trainer.critic_warmup: 0\n"
+        "stepps: 3"
+    )
+    assert message == (
+        "f.yaml: 7 settings are not read, remove them (in brackets what says it instead): data.train_files,"
+        " actor_rollout_ref.model.path (costs.actor_model), actor_rollout_ref.actor.use_kl_loss"
+        " (training.ref), actor_rollout_ref.actor.ulysses_sequence_paralel_size (did you mean"
+        " actor_rollout_ref.actor.ulysses_sequence_parallel_size?),"
+        " actor_rollout_ref.rollout.multi_turn.enable (turns and tools of the trace),"
+        " algorithm.use_kl_in_reward (training.ref), trainer.critic_warmup; 1 more problem after that"
+    )

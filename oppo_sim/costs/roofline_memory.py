@@ -30,6 +30,10 @@ _WORTH_NAMING = 0.05e9
 """Bytes that a switch has to save to be named."""
 
 
+class NoRoomError(OppoError):
+    """A model does not fit its devices."""
+
+
 class Item(NamedTuple):
     """Something that takes device memory."""
 
@@ -135,7 +139,7 @@ def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
             items += _scoring_items(parts)
         return _Need(items, kv_bytes_per_token)
 
-    cure = "raise rollout.tensor_parallel or gpu_memory_utilization, or take a larger device"
+    cure = "raise costs.rollout.tensor_parallel or gpu_memory_utilization, or take a larger device"
     if _bounded_states(parts):
         cure = f"lower rollout.max_num_seqs, {cure}"
     share = parts.rollout.gpu_memory_utilization
@@ -160,7 +164,7 @@ def _bounded_states(parts: Parts) -> list[Item]:
 def check_scoring(parts: Parts) -> None:
     """Raises OppoError if the weights of a scoring worker do not fit."""
     if _scoring_items(parts):
-        share, cure = parts.reward_model.gpu_memory_utilization, "raise reward_model.tensor_parallel"
+        share, cure = parts.reward_model.gpu_memory_utilization, "raise costs.reward_model.tensor_parallel"
         _left(
             "scoring",
             parts,
@@ -327,7 +331,7 @@ def _left(
     if left <= 0 or left < asked.least:
         listed = ", ".join(f"{item.name} {gigabytes(item.bytes)}" for item in asked.items)
         short = gigabytes(asked.least - left)
-        raise OppoError(
+        raise NoRoomError(
             f"costs: {place} does not fit {device.name}: {listed}, of {gigabytes(usable)} usable; {short}"
             f" short; {cure}{_savings(parts, need)}"
         )

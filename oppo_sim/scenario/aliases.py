@@ -202,6 +202,10 @@ def _expert_dispatch(alias: str, value: Any, facts: Facts) -> object:
     return engine_names.expert_dispatch(alias, value)
 
 
+def _critic(alias: str, value: Any, facts: Facts) -> object:
+    return DEFAULT if engine_names.has_critic(alias, value) else "none"
+
+
 def _same(target: str, *names: str) -> dict[str, Alias]:
     return dict.fromkeys(names, Alias(target))
 
@@ -352,6 +356,10 @@ ALIASES: Mapping[str, Alias] = {
         engine_names.HOST_NAMES, Alias(engine_names.HOST, _engine_host, "the host preset it stands for")
     ),
     **dict.fromkeys(
+        engine_names.CRITIC_NAMES,
+        Alias(engine_names.CRITIC, _critic, "none, but for gae and slime's ppo"),
+    ),
+    **dict.fromkeys(
         engine_names.DISPATCH_NAMES,
         Alias(engine_names.DISPATCH, _expert_dispatch, "alltoall: the same; flex: deepep"),
     ),
@@ -395,7 +403,27 @@ def translate(data: Plain, canonical: frozenset[str], context: Mapping[str, Any]
             )
             continue
         _put(result, item, target, value)
+    result.sentences += _as_rollouts(result, merge(context or {}, result.data))
     return result
+
+
+_COUNT_PROMPTS = ("n_samples_per_prompt", "num_return_sequences_in_group")
+"""Samples a prompt in frameworks whose ``rollout_batch_size`` counts prompts."""
+
+
+def _as_rollouts(result: Translated, data: Plain) -> list[str]:
+    """What to know where samples a prompt have the name of a framework whose ``rollout_batch_size`` is not
+    ours."""
+    batch, size = data.get("rollout_batch_size"), data.get("group_size")
+    named = result.given_as.get("group_size")
+    if named not in _COUNT_PROMPTS or "rollout_batch_size" in result.given_as:
+        return []
+    if not (isinstance(batch, int) and isinstance(size, int)) or size <= 1 or batch % size:
+        return []
+    return [
+        f"rollout_batch_size: {batch} counts rollouts here, {batch // size} prompts of {size}; beside {named}"
+        f" it counts prompts in slime, OpenRLHF and ROLL: for {batch} prompts give {batch * size}"
+    ]
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Plain:

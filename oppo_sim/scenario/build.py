@@ -9,6 +9,7 @@ from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.demands import Demands, explained_slowdown
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.models import find_model
+from oppo_sim.costs.roofline_memory import NoRoomError
 from oppo_sim.draws import stream_key
 from oppo_sim.dynamic_sampling import check_dynamic_sampling, generation_batch, sample_rewards
 from oppo_sim.errors import OppoError, check_count
@@ -96,7 +97,12 @@ def build_parts(scenario: Scenario, replay: Replay | None = None) -> Parts:
             " of a dropped group: use batching continuous"
         )
     context = cost_context(scenario)
-    costs = scenario.costs.costs(context, scenario.base_dir)
+    try:
+        costs = scenario.costs.costs(context, scenario.base_dir)
+    except NoRoomError as error:
+        if idle := _idle(scenario):
+            raise OppoError(f"{error}; {idle}") from None
+        raise
     return Parts(built, costs, machine_of(scenario, costs, context), max(built.prompt_lengths))
 
 
@@ -384,12 +390,8 @@ def _warnings(
             " as TRL's PPO does; verl, OpenRLHF, slime and TRL's GRPO train it once"
             " (training.num_ppo_epochs=1)"
         )
-    idle = scenario.num_gpus - scenario.split.num_gpus
-    if idle:
-        found.append(
-            f"{idle} of cluster.num_gpus {scenario.num_gpus} GPUs do nothing under {scenario.split}: give"
-            " cluster.split"
-        )
+    if idle := _idle(scenario):
+        found.append(idle)
     placement = scenario.placement
     measured = placement.interference is not None or costs.contention_factor is not None
     if not measured and (placement.scoring != "separate" or placement.shares_host):
@@ -399,6 +401,18 @@ def _warnings(
             " calibrated profile)"
         )
     return found
+
+
+def _idle(scenario: Scenario) -> str:
+    """What to know of GPUs that no part of the run has; empty where there are none."""
+    split, total = scenario.split, scenario.num_gpus
+    idle = total - split.num_gpus
+    if not idle:
+        return ""
+    more, over = divmod(idle, split.tensor_parallel)
+    shared = scenario.placement.training == "rollout" and not over
+    instead = f"rollout.num_replicas: {split.replicas + more} takes them too, or " if shared else ""
+    return f"{idle} of cluster.num_gpus {total} GPUs do nothing under {split}: {instead}give cluster.split"
 
 
 def _controls_overcommit(name: str, settings: Mapping[str, Any], base_dir: Path | None) -> bool:

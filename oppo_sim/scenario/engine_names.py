@@ -51,8 +51,11 @@ SAME: dict[str, tuple[str, ...]] = {
     "training.param_offload": (f"{_VERL}.actor.fsdp_config.param_offload",),
     "training.optimizer_offload": (f"{_VERL}.actor.fsdp_config.optimizer_offload",),
     "training.ref_param_offload": (f"{_VERL}.ref.fsdp_config.param_offload",),
-    "training.micro_batch_tokens": (f"{_VERL}.actor.ppo_max_token_len_per_gpu",),
-    "training.log_prob_micro_batch_tokens": (f"{_VERL}.rollout.log_prob_max_token_len_per_gpu",),
+    "training.micro_batch_tokens": (f"{_VERL}.actor.ppo_max_token_len_per_gpu", "max_tokens_per_gpu"),
+    "training.log_prob_micro_batch_tokens": (
+        f"{_VERL}.rollout.log_prob_max_token_len_per_gpu",
+        "log_probs_max_tokens_per_gpu",
+    ),
     "training.ref_micro_batch_tokens": (f"{_VERL}.ref.log_prob_max_token_len_per_gpu",),
     "training.remove_padding": (f"{_VERL}.model.use_remove_padding",),
     "training.critic_micro_batch_tokens": ("critic.ppo_max_token_len_per_gpu",),
@@ -71,6 +74,18 @@ HOST_NAMES = (f"{_VERL}.rollout.enforce_eager", f"{_VERL}.rollout.mode", f"{_VER
 DISPATCH = "costs.training.expert_dispatch"
 DISPATCH_NAMES = (f"{_MEGATRON}.moe_token_dispatcher_type", "moe_token_dispatcher_type")
 """Of how tokens get to their experts."""
+
+CRITIC = "training.critic"
+CRITIC_NAMES = ("algorithm.adv_estimator", "adv_estimator", "advantage_estimator")
+"""Of the advantage, which decides whether there is a critic."""
+
+_WITH_CRITIC = ("gae", "ppo")
+_WITHOUT_CRITIC = (
+    *("grpo", "grpo_passk", "grpo_vectorized", "dr_grpo", "gspo", "group_norm", "gpg", "opo", "cispo"),
+    *("rloo", "rloo_vectorized", "reinforce", "reinforce_baseline", "step_reinforce", "agentic_reinforce"),
+    *("reinforce_plus_plus", "reinforce_plus_plus_baseline", "optimal_token_baseline"),
+    *("tir_optimal_token_baseline", "on_policy_distillation"),
+)
 
 _PRESETS: dict[str, dict[Any, str | None]] = {
     "enforce_eager": {True: "vllm-eager", False: None},
@@ -98,4 +113,18 @@ def expert_dispatch(alias: str, value: Any) -> str:
         return known[value]
     raise OppoError(
         f"{alias} is {value!r} but must be one of {', '.join(known)}; or give {DISPATCH} yourself"
+    )
+
+
+def has_critic(alias: str, value: Any) -> bool:
+    """Whether an estimator of advantages takes a critic. Raises OppoError for one that is not known."""
+    if value in _WITH_CRITIC or value in _WITHOUT_CRITIC:
+        return value in _WITH_CRITIC
+    if value == "remax":
+        raise OppoError(
+            f"{alias} is remax, which generates one more response a prompt: that is not simulated; give"
+            f" {CRITIC}: none to leave it out"
+        )
+    raise OppoError(
+        f"{alias} is {value!r}, of which it is not known whether it takes a critic: give {CRITIC}"
     )

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED, check_settings, inherited_settings
-from oppo_sim.scenario.aliases import ALIASES, Plain, Translated, merge, policy_name, translate
+from oppo_sim.scenario.aliases import Plain, Translated, merge, policy_name, translate
 from oppo_sim.scenario.cluster import overruled, with_split
+from oppo_sim.scenario.not_read import is_of_a_framework, not_read, settings_of
 from oppo_sim.scenario.problems import ScenarioProblem, dotted, more_than_one, problems_of, unknown_field
 from oppo_sim.scenario.schema import FORMAT, Scenario, model_schema, remember_origin
 from oppo_sim.scenario.suggest import likely_choice, likely_elsewhere, of_other_policies
@@ -309,7 +310,16 @@ def _problems(data: Plain) -> Iterator[ScenarioProblem]:
     try:
         Scenario.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        for problem in problems_of(error, data, model_schema()):
+        found = problems_of(error, data, model_schema())
+        of_frameworks = [problem for problem in found if _of_a_framework(problem, data)]
+        for problem in found:
+            if problem in of_frameworks[1:]:
+                continue
+            if problem in of_frameworks:
+                keys = [str(each.path[0]) for each in of_frameworks]
+                settings = [name for key in keys for name in settings_of(key, data[key])]
+                yield ScenarioProblem(problem.path, not_read(settings))
+                continue
             yield _with_place(problem, data)
     policy = data.get("policy", {})
     if isinstance(policy, str):
@@ -345,9 +355,17 @@ def _policy_problems(
             yield ScenarioProblem(name_place, str(error))
 
 
+def _of_a_framework(problem: ScenarioProblem, data: Plain) -> bool:
+    """Whether it is a section of another framework, of which something is not translated."""
+    key = str(problem.path[0]) if len(problem.path) == 1 else ""
+    section, dot, _ = key.partition(".")
+    nested = bool(dot) or isinstance(data.get(key), dict)
+    return key in data and nested and section not in Scenario.model_fields and is_of_a_framework(section)
+
+
 def _with_place(problem: ScenarioProblem, data: Plain) -> ScenarioProblem:
-    """For an unknown field: the section it belongs into, or the name inside another framework's section; for
-    a value where a section belongs, the field of that name that takes one."""
+    """For an unknown field: the section it belongs into; for a value where a section belongs, the field of
+    that name that takes one."""
     key = str(problem.path[0]) if problem.path else ""
     if len(problem.path) != 1 or key not in data:
         return _elsewhere(problem)
@@ -355,16 +373,6 @@ def _with_place(problem: ScenarioProblem, data: Plain) -> ScenarioProblem:
         choice = "" if isinstance(data[key], dict | list) else likely_choice(key)
         mapping = "must be a mapping" in problem.sentence
         return problem._replace(sentence=f"{problem.sentence}; {choice}") if mapping and choice else problem
-    known = [name for name in ALIASES if name.startswith(f"{key}.")]
-    if known and isinstance(data[key], dict):
-        path: tuple[str, ...] = (key,)
-        node = data[key]
-        while isinstance(node, dict) and node:
-            path = (*path, next(iter(node)))
-            node = node[path[-1]]
-        return ScenarioProblem(
-            problem.path, unknown_field(path, (), hint=f"of {key} there are {', '.join(known)}")
-        )
     if hint := likely_elsewhere(problem.path, ()):
         return ScenarioProblem(problem.path, unknown_field(problem.path, (), hint=hint))
     return problem

@@ -66,6 +66,8 @@ def likely_elsewhere(path: Sequence[object], siblings: Sequence[str]) -> str:
     Empty where a sibling is near, or nothing."""
     if len(path) == 1:
         homes = likely_fields(str(path[0]))
+    elif below := _below(".".join(map(str, path))):
+        homes = below
     elif get_close_matches(name := str(path[-1]), siblings, n=1):
         homes = []
     elif path[0] == "policy" and get_close_matches(name, ["name"], n=1):
@@ -104,8 +106,17 @@ def meant(fields: Sequence[str]) -> str:
     return f"did you mean {' or '.join(fields)}?"
 
 
+def _below(path: str) -> list[str]:
+    """Fields of just this path inside another section: ``rollout.dtype`` is ``costs.rollout.dtype``."""
+    return _least_deep(full for _, full, _ in _nested() if full.endswith(f".{path}"))
+
+
 def _homes(name: str) -> list[str]:
     """Where fields of a name are: the least deep ones."""
-    homes = list(dict.fromkeys(full for last, full, _ in _nested() if last == name))
+    return _least_deep(full for last, full, _ in _nested() if last == name)
+
+
+def _least_deep(fields: Iterable[str]) -> list[str]:
+    homes = list(dict.fromkeys(fields))
     least = min((full.count(".") for full in homes), default=0)
     return [full for full in homes if full.count(".") == least][:_MOST]

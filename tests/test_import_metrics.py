@@ -43,6 +43,21 @@ def test_verls_file_logger_gives_lengths_that_fit(tmp_path: Path) -> None:
     simulated(frame, provenance, tmp_path, sampling="by_step")
 
 
+def test_a_log_of_rollouts_with_tools_says_what_drawn_ones_lack(tmp_path: Path) -> None:
+    def notes(**figures: float) -> str:
+        rows = [{"step": step, "data": {**VERL_FIGURES, **figures}} for step in (1, 2)]
+        _, provenance = import_log("verl", write_lines(tmp_path / "metrics.jsonl", rows), rows_per_step=64)
+        return " ".join(provenance["notes"])
+
+    # 6.4 messages: a prompt, then calls and their answers, then the last response. 2.2 calls, 8.8 s.
+    tools = notes(**{"num_turns/mean": 6.4, "timing_s/agent_loop/tool_calls/mean": 8.8})
+    assert "rollouts wait for tools (about 2.2 calls, 8.8 s in all), and a drawn one does not" in tools
+    assert "'oppo trace synth --like THIS --tool-calls 2.2 --tool-seconds 4'" in tools
+    assert "wait for tools" not in notes(**{"num_turns/mean": 2.0})
+    # Figures count all tokens of a prompt; what texts lack is not of them.
+    assert "texts leave out" not in tools
+
+
 def test_the_same_log_gives_the_same_rows(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "metrics.jsonl", [{"step": 1, "data": VERL_FIGURES}])
     one, _ = import_log("verl", path, rows_per_step=64)

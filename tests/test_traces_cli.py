@@ -13,8 +13,10 @@ from oppo_sim.cli.main import oppo, run
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import TRACE, open_run_folder
 from oppo_sim.run_kinds import SIMULATED
+from oppo_sim.traces.opening import open_trace
 from oppo_sim.traces.recorded import split_trace, write_recorded_run
 from oppo_sim.traces.schema import check_frame, content_hash
+from oppo_sim.traces.stats import trace_stats
 from oppo_sim.traces.storage import load_trace, save_trace
 
 
@@ -185,6 +187,24 @@ def test_synth_like_a_trace(tmp_path: Path) -> None:
     like, real = load_trace(tmp_path / "l.parquet"), 484.8
     assert like["response_length"].mean() == pytest.approx(real, rel=0.03)
     assert like["response_length"].max() == 2048, "the cut of the trace is kept"
+
+
+def test_synth_like_a_trace_says_what_it_does_not_take(tmp_path: Path) -> None:
+    like = ["synth", "--like", "synth_tools_openagentrl", "--rows", "4096", "-o"]
+    said = " ".join(call(*like, tmp_path / "a.parquet").stderr.split())
+    options = "--tool-calls 3.94 --tool-seconds 0.752 --tool-tokens 78.5"
+    assert f"the lengths of responses are taken alone: its tools are {options}, its prompts --prompt" in said
+    prompts = said[said.index("--prompt-mean") :].split()
+    # With the options that it names nothing is lost, and nothing said.
+    again = call(*like, tmp_path / "b.parquet", *options.split(), *prompts)
+    assert again.stderr == ""
+    real, made = (
+        trace_stats(open_trace("synth_tools_openagentrl").frame),
+        trace_stats(load_trace(tmp_path / "b.parquet")),
+    )
+    assert made.turns_mean == pytest.approx(real.turns_mean, rel=0.03)
+    assert made.tool_seconds_mean == pytest.approx(real.tool_seconds_mean, rel=0.05)
+    assert made.prompt_mean == pytest.approx(real.prompt_mean, rel=0.01)
 
 
 def test_synth_with_drift_and_prompts(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from oppo_sim.errors import OppoError
 
 if TYPE_CHECKING:
     from oppo_sim.traces.config import SynthConfig
+    from oppo_sim.traces.stats import TraceStats
 
 
 @click.command("synth")
@@ -171,23 +172,40 @@ def _synth_config(given: dict[str, Any]) -> "SynthConfig":
 def _fitted(like: str, given: dict[str, Any]) -> dict[str, Any]:
     from oppo_sim.traces.fit import fit_trace
     from oppo_sim.traces.opening import open_trace
+    from oppo_sim.traces.stats import trace_stats
 
     clash = {"mean", "p50", "p99", "clip_ratio", "tail_weight", "parameters"} & set(given)
     if clash:
         raise click.UsageError(
             "--like takes the distribution from a trace: leave out the targets and --param"
         )
-    result = fit_trace(open_trace(like).frame)
+    frame = open_trace(like).frame
+    result = fit_trace(frame)
     wanted = given.get("distribution", result.best.distribution)
     fit = next(each for each in result.fits if each.distribution == wanted)
     for warning in result.warnings:
         note(warning)
+    if lost := _not_taken(trace_stats(frame), given):
+        note(f"of {like} the lengths of responses are taken alone: {lost}")
     return {
         "distribution": fit.distribution,
         "parameters": fit.parameters,
         # A fitted tail goes on beyond what was seen: where the trace had a cut, keep it.
         **({"max_response_length": result.longest} if result.cut_rows else {}),
     }
+
+
+def _not_taken(stats: "TraceStats", given: dict[str, Any]) -> str:
+    """What a trace has and one like it has not, with the options that say it; empty where there is none."""
+    lost = []
+    if stats.turns_mean is not None and "tools" not in given:
+        calls = stats.turns_mean - 1
+        seconds, tokens = (stats.tool_seconds_mean or 0.0) / calls, (stats.tool_tokens_mean or 0.0) / calls
+        options = f"--tool-calls {calls:.3g} --tool-seconds {seconds:.3g}"
+        lost.append(f"its tools are {options}" + (f" --tool-tokens {tokens:.3g}" if tokens >= 1 else ""))
+    if stats.prompt_mean is not None and "prompt_mean" not in given:
+        lost.append(f"its prompts --prompt-mean {stats.prompt_mean:.4g}")
+    return ", ".join(lost)
 
 
 def _parameter(text: str) -> tuple[str, float]:

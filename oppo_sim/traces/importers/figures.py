@@ -14,6 +14,12 @@ from oppo_sim.traces.importers.reading import Reading
 PREFIXES: Final = ("", "train/", "training/", "metrics/")
 
 
+_MESSAGES: Final = "num_turns/mean"
+"""verl's: of a rollout, prompt and all answers, 2 without tools."""
+_TOOL_S: Final = "timing_s/agent_loop/tool_calls/mean"
+"""Of a rollout, all its waits together."""
+
+
 def chosen(figures: Mapping[str, float], names: MetricNames, given: Mapping[str, str]) -> dict[str, float]:
     """Figures by ``METRIC_FIELDS``: those the user named, else the framework's first name that is there."""
     result = {}
@@ -50,7 +56,10 @@ def figures_by_step(
     """
     given = reading.options.fields
     lines = 0
+    waits: list[tuple[float, float]] = []
     for logged, figures in read_metrics(path, reading):
+        if figures.get(_MESSAGES, 0.0) > 2.0:  # said above
+            waits.append((figures[_MESSAGES] / 2 - 1, figures.get(_TOOL_S, 0.0)))
         found = chosen(figures, names, given)
         if not found:
             continue
@@ -66,7 +75,20 @@ def figures_by_step(
         if "mean" in found and "mean" in known:
             reading.notes["steps logged twice: the later figures count"] += 1
         known.update(found)
+    if waits:
+        reading.notes[_of_tools(waits)] = 1
     return lines
+
+
+def _of_tools(waits: Sequence[tuple[float, float]]) -> str:
+    """What is lost of a log whose rollouts wait for tools; ``waits``: calls and seconds of each step's."""
+    calls, seconds = (sum(column) / len(waits) for column in zip(*waits, strict=True))
+    each = f" --tool-seconds {seconds / calls:.3g}" if seconds > 0 else " --tool-seconds S"
+    return (
+        f"rollouts wait for tools (about {calls:.3g} calls, {seconds:.3g} s in all), and a drawn one does"
+        " not: it is one response, in which the answers of tools count as generated; 'oppo trace synth --like"
+        f" THIS --tool-calls {calls:.3g}{each}' makes one of such turns, recording the run has them all"
+    )
 
 
 def usable_steps(

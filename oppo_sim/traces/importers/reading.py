@@ -104,6 +104,15 @@ class Reading:
             return None
         return self.counter.count(text)
 
+    def chat_prompt_from(self, text: str) -> int | None:
+        """Likewise of a dump that leaves special tokens out, which is said."""
+        tokens = self.prompt_from(text)
+        if tokens is not None:
+            self.notes[
+                "texts leave out special tokens, so prompt lengths lack those of the chat template"
+            ] = 1
+        return tokens
+
     def reason(self, value: Any) -> str | None:
         """The finish reason for a framework's word; an unknown word is left empty, and counted."""
         if value is None or value == "":

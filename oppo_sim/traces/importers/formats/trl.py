@@ -41,7 +41,7 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         yield Rollout(
             line=place.line,
             response_length=tokens,
-            prompt_length=None if words is None else reading.prompt_from(words),
+            prompt_length=None if words is None else reading.chat_prompt_from(words),
             step=reading.whole(record, place, "step", "step"),
             prompt_id=short_id(words) if named is None and words is not None else named,
             sample_id=reading.name(record, place, "sample_id"),
@@ -80,5 +80,4 @@ IMPORTER: Final = Importer(
         clip_ratio=("completions/clipped_ratio", "clip_ratio"),
         reward_mean=("reward", "objective/scores"),
     ),
-    notes=("texts leave out special tokens, so prompt lengths lack those of the chat template",),
 )

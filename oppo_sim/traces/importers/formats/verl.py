@@ -31,7 +31,7 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         prompt = reading.pick(record, place, "prompt", "input")
         prompt_length = reading.tokens(record, place, "prompt_length")
         if prompt_length is None and prompt is not None:
-            prompt_length = reading.prompt_from(place.text(prompt, "input"))
+            prompt_length = reading.chat_prompt_from(place.text(prompt, "input"))
         given_reason = reading.reason(reading.pick(record, place, "finish_reason", "finish_reason"))
         prompt_id, sample_id = _ids(reading.pick(record, place, "prompt_id", "uid"), prompt)
         sample = reading.name(record, place, "sample_id")
@@ -76,5 +76,4 @@ IMPORTER: Final = Importer(
         prompt_mean=("prompt_length/mean",),
         reward_mean=("critic/score/mean", "critic/rewards/mean"),
     ),
-    notes=("texts leave out special tokens, so prompt lengths lack those of the chat template",),
 )

@@ -81,11 +81,12 @@ def verl_log(
     steps: int = ALL,
     noise: float = 0.01,
     seed: int = 0,
+    policy: str = "sequential",
     extra: Mapping[int, Mapping[str, float]] | None = None,
 ) -> Path:
     """What verl would print of a run of ``scenario`` under ``terms``, a line a step."""
     costs = scenario.costs.model_copy(update={"terms": terms})
-    run = simulate(scenario.model_copy(update={"costs": costs}), policy="sequential", steps=steps, seed=seed)
+    run = simulate(scenario.model_copy(update={"costs": costs}), policy=policy, steps=steps, seed=seed)
     generator = np.random.default_rng(seed)
     lines = []
     for number, row in enumerate(run.steps.to_dict("records"), start=1):

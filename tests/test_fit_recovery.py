@@ -194,6 +194,24 @@ def test_lengths_of_every_rollout_are_taken_where_they_are_known(tmp_path: Path)
     assert all(each.model.worst < 0.02 for each in held.judgements if each.column != "timing_s/adv")
 
 
+@short_chains()
+def test_a_run_that_carries_rollouts_is_warned_of_since_its_decoding_comes_out_too_fast(
+    tmp_path: Path,
+) -> None:
+    def fitted(policy: str, **settings: float) -> tuple[str, float]:
+        scenario = fit_scenario(policy={"name": policy, **settings}, steps=12)
+        log = verl_log(tmp_path / "a.log", scenario, TRUTH, steps=12, policy=policy)
+        result = fit(log, scenario, draws=200, fit_steps=ALL)
+        return " ".join(result.notes), result.point.decode
+
+    notes, decode = fitted("april", overcommit=1.0)
+    assert "policy 'april' carries unfinished rollouts" in notes
+    assert decode < 0.7 * TRUTH.decode
+    notes, decode = fitted("sequential")
+    assert "carries" not in notes
+    assert decode == pytest.approx(TRUTH.decode, rel=0.1)
+
+
 def test_a_policy_that_overlaps_is_refused(tmp_path: Path) -> None:
     from oppo_sim.scenario.build import build_setup
     from oppo_sim.simulation_folder import SimulationRequest, simulate_to_folder

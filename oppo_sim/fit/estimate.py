@@ -13,6 +13,7 @@ from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.batches import as_sampled
+from oppo_sim.fit.carried import carried
 from oppo_sim.fit.features import Features, Floats, build_features, check_rollouts
 from oppo_sim.fit.gathers import GATHER
 from oppo_sim.fit.identify import CUTS, OddStep, Told, cuts_not_told, odd_steps, told_table, told_terms
@@ -290,7 +291,9 @@ def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
     refuse_units(log, members, features)
     untimed = untimed_stages(kept, features, members)
     said = (untimed_in_words(kept, untimed),) if untimed else ()
-    kept = replace(kept, notes=(*kept.notes, *overlaps(kept), *said))
+    over_updates = carried(kept, scenario)
+    carries = (over_updates,) if over_updates else ()
+    kept = replace(kept, notes=(*kept.notes, *overlaps(kept), *carries, *said))
     return LogPart(kept, scenario, features, members)
 
 

@@ -199,6 +199,15 @@ def test_a_rollout_batch_size_that_counts_prompts_elsewhere_is_said() -> None:
         assert not any("prompts of" in each for each in read(silent).translations)
 
 
+def test_the_train_batch_size_of_openrlhf_is_told_from_a_batch_of_rollouts() -> None:
+    said = "of OpenRLHF's, the rollouts of one update, give training"
+    with pytest.raises(OppoError, match=rf"differ by group_size 8: {said}\.num_mini_batches: 8 instead"):
+        read("rollout_batch_size: 1024\nn_samples_per_prompt: 8\ntrain_batch_size: 128")
+    with pytest.raises(OppoError, match=rf"keep one; {said}\.num_mini_batches instead"):
+        read("rollout_batch_size: 100\ntrain_batch_size: 64")
+    assert read("rollout_batch_size: 64\ntrain_batch_size: 64").rollout_batch_size == 64
+
+
 def test_megatrons_settings_of_a_trainer_are_read() -> None:
     scenario = verl(
         "actor: {megatron: {override_transformer_config:"

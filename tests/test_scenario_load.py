@@ -152,6 +152,15 @@ def test_a_minimal_file_takes_the_documented_defaults() -> None:
             "actor_rollout_ref: {actor: {use_kl_loss: true}}",
             "unknown field actor_rollout_ref.actor.use_kl_loss: training.ref says it, remove this",
         ),
+        (
+            "global_batch_size: 64",
+            "unknown field global_batch_size: training.num_mini_batches says it, remove",
+        ),
+        (
+            "beta: 0.04\nvllm_mode: server\nlearning_rate: 0.1\nchunk_size: 3",
+            "3 settings are not read, remove them (in brackets what says it instead): beta (training.ref),"
+            " vllm_mode (placement.training, server: separate, colocate: rollout), learning_rate; 1 more",
+        ),
         ("rollout: {tensor_parallel: 2}", "did you mean costs.rollout.tensor_parallel?"),
         ("rollout: {dtype: fp8}", "did you mean costs.rollout.dtype?"),
     ],

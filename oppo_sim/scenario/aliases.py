@@ -27,11 +27,16 @@ class Facts:
         self._data = data
         self.policy_name = policy_name
 
-    def whole(self, path: str, needed_by: str) -> int:
-        """A positive whole number of the scenario. Raises OppoError if it is missing or something else."""
+    def given(self, path: str) -> Any:
+        """A value of the scenario; None where it has none."""
         value: Any = self._data
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def whole(self, path: str, needed_by: str) -> int:
+        """A positive whole number of the scenario. Raises OppoError if it is missing or something else."""
+        value = self.given(path)
         if value is None:
             value = _DEFAULTS.get(path)
         if value is None:
@@ -84,13 +89,24 @@ def _of_prompts(alias: str, value: Any, facts: Facts) -> int:
 
 
 def _of_rollouts_or_prompts(alias: str, value: Any, facts: Facts) -> int:
-    size = facts.whole("group_size", alias)
+    size, batch = facts.whole("group_size", alias), facts.given("rollout_batch_size")
     if size > 1:
+        other = _of_an_update(alias, value, batch)
         raise OppoError(
             f"{alias} counts prompts in some frameworks and rollouts in others, which differ by group_size"
-            f" {size}: give rollout_batch_size, which counts rollouts"
+            f" {size}: {other or 'give rollout_batch_size, which counts rollouts'}"
         )
     return _number(alias, value)
+
+
+def _of_an_update(alias: str, value: Any, batch: Any) -> str:
+    """What a second size of a batch may be: the rollouts of an update. Empty where it is none."""
+    if not alias.endswith("train_batch_size") or type(batch) is not int or type(value) is not int:
+        return ""
+    if not 0 < value < batch:
+        return ""
+    parts = "" if batch % value else f": {batch // value}"
+    return f"of OpenRLHF's, the rollouts of one update, give training.num_mini_batches{parts} instead"
 
 
 def _over_sampling(alias: str, value: Any, facts: Facts) -> int:
@@ -520,9 +536,10 @@ def _put(result: Translated, item: _Found, target: str, value: Any) -> None:
     last = item.target[-1]
     if last in node and (type(node[last]), node[last]) != (type(value), value):
         also = f" (given as {result.given_as[target]})" if target in result.given_as else ""
+        other = _of_an_update(item.given, item.value, node[last]) if target == "rollout_batch_size" else ""
         raise OppoError(
             f"{item.given}: {show_value(item.value)} (= {target}: {show_value(value)}) disagrees with "
-            f"{target}: {show_value(node[last])}{also}: keep one"
+            f"{target}: {show_value(node[last])}{also}: keep one{f'; {other}' if other else ''}"
         )
     node[last] = value
     result.given_as.setdefault(target, item.given)

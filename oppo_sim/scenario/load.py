@@ -12,7 +12,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED, check_settings, inherited_settings
 from oppo_sim.scenario.aliases import Plain, Translated, merge, policy_name, translate
 from oppo_sim.scenario.cluster import overruled, with_split
-from oppo_sim.scenario.not_read import is_of_a_framework, not_read, settings_of
+from oppo_sim.scenario.not_read import is_a_flat_one, is_of_a_framework, not_read, settings_of
 from oppo_sim.scenario.problems import ScenarioProblem, dotted, more_than_one, problems_of, unknown_field
 from oppo_sim.scenario.schema import FORMAT, Scenario, model_schema, remember_origin
 from oppo_sim.scenario.suggest import likely_choice, likely_elsewhere, of_other_policies
@@ -311,16 +311,17 @@ def _problems(data: Plain) -> Iterator[ScenarioProblem]:
         Scenario.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         found = problems_of(error, data, model_schema())
-        of_frameworks = [problem for problem in found if _of_a_framework(problem, data)]
-        for problem in found:
-            if problem in of_frameworks[1:]:
-                continue
-            if problem in of_frameworks:
-                keys = [str(each.path[0]) for each in of_frameworks]
+        placed = [_with_place(problem, data) for problem in found]
+        others = [each for each in placed if _of_a_framework(each, data)]
+        lone = [each for each in placed if _of_nowhere(each, data)]
+        others += lone if others or len(lone) > 1 else []
+        keys = [str(each.path[0]) for each in placed if each in others]
+        for problem in placed:
+            if problem not in others:
+                yield problem
+            elif str(problem.path[0]) == keys[0]:
                 settings = [name for key in keys for name in settings_of(key, data[key])]
                 yield ScenarioProblem(problem.path, not_read(settings))
-                continue
-            yield _with_place(problem, data)
     policy = data.get("policy", {})
     if isinstance(policy, str):
         policy = {"name": policy}
@@ -356,11 +357,20 @@ def _policy_problems(
 
 
 def _of_a_framework(problem: ScenarioProblem, data: Plain) -> bool:
-    """Whether it is a section of another framework, of which something is not translated."""
+    """Whether it is a setting, or a section, of another framework that is not translated."""
     key = str(problem.path[0]) if len(problem.path) == 1 else ""
     section, dot, _ = key.partition(".")
-    nested = bool(dot) or isinstance(data.get(key), dict)
-    return key in data and nested and section not in Scenario.model_fields and is_of_a_framework(section)
+    if key not in data or section in Scenario.model_fields:
+        return False
+    return is_a_flat_one(key) or ((bool(dot) or isinstance(data[key], dict)) and is_of_a_framework(section))
+
+
+def _of_nowhere(problem: ScenarioProblem, data: Plain) -> bool:
+    """Whether it is an unknown field at the top that is near to no other."""
+    unknown = (
+        len(problem.path) == 1 and problem.path[0] in data and problem.path[0] not in Scenario.model_fields
+    )
+    return unknown and ": there are " in problem.sentence
 
 
 def _with_place(problem: ScenarioProblem, data: Plain) -> ScenarioProblem:

@@ -24,6 +24,46 @@ _SAID_BY: Mapping[str, str] = {
 }
 """End of a setting, or a mapping on its way → what says it here."""
 
+_FLAT: Mapping[str, str] = {
+    **_SAID_BY,
+    # TRL
+    "beta": "training.ref",
+    "vllm_mode": "placement.training, server: separate, colocate: rollout",
+    "per_device_train_batch_size": "rollout_batch_size, training.micro_batch_rollouts",
+    "gradient_accumulation_steps": "rollout_batch_size, training.num_mini_batches",
+    "steps_per_generation": "training.num_mini_batches",
+    "generation_batch_size": "rollout_batch_size",
+    "model_name_or_path": "costs.actor_model",
+    "use_peft": "training.lora_rank",
+    # OpenRLHF
+    "pretrain": "costs.actor_model",
+    "reward_pretrain": "costs.reward_model",
+    "remote_rm_url": "costs.reward_model",
+    "critic_pretrain": "costs.critic_model",
+    "micro_train_batch_size": "training.micro_batch_rollouts",
+    "micro_rollout_batch_size": "training.log_prob_micro_batch_rollouts",
+    "zero_stage": "training.sharding",
+    "adam_offload": "training.optimizer_offload",
+    "init_kl_coef": "training.ref",
+    "colocate_all_models": "cluster.split",
+    "actor_num_nodes": "cluster.split",
+    "actor_num_gpus_per_node": "cluster.split",
+    "critic_num_nodes": "cluster.split",
+    "critic_num_gpus_per_node": "cluster.split",
+    # slime
+    "hf_checkpoint": "costs.actor_model",
+    "colocate": "cluster.split",
+    "rollout_num_gpus": "cluster.split",
+    "use_dynamic_batch_size": "training.micro_batch_tokens",
+    "global_batch_size": "training.num_mini_batches",
+    "kl_loss_coef": "training.ref",
+    "kl_coef": "training.ref",
+    "sglang_mem_fraction_static": "costs.rollout.gpu_memory_utilization",
+    "sglang_dp_size": "costs.rollout.attention_data_parallel",
+    "num_rollout": "steps",
+}
+"""The same for settings that a framework has outside every section."""
+
 _FEW = 6
 
 
@@ -39,6 +79,11 @@ def settings_of(section: str, value: Any) -> Iterator[str]:
 def is_of_a_framework(section: str) -> bool:
     """Whether names of another framework begin with it."""
     return any(name.startswith(f"{section}.") for name in ALIASES)
+
+
+def is_a_flat_one(setting: str) -> bool:
+    """Whether it is known as one that a framework has outside every section."""
+    return setting in _FLAT
 
 
 def not_read(settings: Sequence[str]) -> str:
@@ -63,6 +108,8 @@ def _of_one(setting: str) -> str:
 
 def _hint(setting: str) -> str:
     parts = setting.split(".")
+    if len(parts) == 1:
+        return _FLAT.get(setting, "")
     for end, field in _SAID_BY.items():
         if setting.endswith(f".{end}") or end in parts:
             return field

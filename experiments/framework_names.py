@@ -79,6 +79,15 @@ HOMES: Mapping[str, tuple[Where, ...]] = {
             ),
             "PPOConfig",
         ),
+        Where(
+            "classes",
+            (
+                "trl/trainer/grpo_config.py",
+                "trl/trainer/base_config.py",
+                "transformers/training_args.py",
+            ),
+            "GRPOConfig",
+        ),
     ),
 }
 

@@ -205,6 +205,41 @@ def test_sequential_needs_no_more_than_a_batch_size(tmp_path: Path) -> None:
     assert not any("partial" in str(knob) for lines in found.values() for knob in _knobs(lines))
 
 
+def test_a_run_without_a_critic_is_told_trls_grpo() -> None:
+    def told(name: str, *changes: str) -> tuple[dict[str, Any], str, list[str]]:
+        given = load_scenario("grpo-h200x8", [f"policy={{name: {name}}}", *changes])
+        built = make_policy(name, Batch(given.rollout_batch_size, given.group_size), given.policy.settings)
+        it = recommended(given, built)
+        lines = FRAMEWORKS["TRL"].lines(it)
+        names = FRAMEWORKS["TRL"].names
+        assert names is not None
+        assert all(names.knows(line.knob) for line in lines if line.knob is not None)
+        return _knobs(lines), _lacks(lines), [block.text for block in FRAMEWORKS["TRL"].blocks(it, lines)]
+
+    knobs, lacks, (pasted,) = told("sequential")
+    assert knobs == {
+        "generation_batch_size": 384,
+        "num_generations": 3,
+        "max_completion_length": 2048,
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_tensor_parallel_size": 1,
+    }
+    assert "PPO" not in lacks + pasted
+    knobs, lacks, _ = told("sequential", "cluster.split=rollout:2xTP2 scoring:cpu training:4")
+    assert knobs["vllm_mode"] == "server"
+    assert "trl vllm-serve --model MODEL --tensor-parallel-size 2 --data-parallel-size 2" in lacks
+    knobs, _, _ = told("sequential", "costs.rollout.host=generate")
+    assert "use_vllm" not in knobs
+    _, lacks, (_, client) = told("inter")
+    assert "carries nothing over" in lacks
+    assert "OppoGRPOTrainer(policy=('inter'" in client
+    ast.parse(client)
+    _, lacks, blocks = told("rollout-overlap")
+    assert "GRPO in TRL" in lacks
+    assert len(blocks) == 1, "the client scores whole batches"
+
+
 def test_generation_on_gpus_of_its_own_is_told_to_every_framework() -> None:
     def told(*changes: str) -> dict[str, Any]:
         given = load_scenario("h200x8-async", changes)

@@ -285,6 +285,27 @@ def test_every_setting_is_one_row(oppo: Oppo, tmp_path: Path) -> None:
     assert "sequential (the" in table
 
 
+def test_a_search_of_one_setting_claims_nothing_of_others(oppo: Oppo, tmp_path: Path) -> None:
+    few = ("--seeds", "1", "--fresh-seeds", "2", "--jobs", "1", "--draws", "0", "--steps", "6")
+    command = (
+        "tune",
+        "grpo-h200x8",
+        "--set",
+        "policy=sequential",
+        "--framework",
+        "trl",
+        *few,
+        "--no-figures",
+    )
+    printed = oppo(*command, "-o", tmp_path / "tuned")
+    assert printed.code == 0, printed.err
+    said = " ".join(printed.out.split())
+    assert "Nothing else that keeps the bounds was checked on fresh seeds: there was no choice." in said
+    assert "significantly worse" not in said
+    assert "1 setting of sequential" in said
+    assert "arguments of GRPOConfig" in said
+
+
 def test_one_fresh_seed_tells_nothing_apart_and_shorter_responses_are_warned_of(
     oppo: Oppo, tmp_path: Path
 ) -> None:

@@ -212,7 +212,9 @@ def alike_sentences(
             "On the fresh seeds these were better than the choice, which was made on the search's seeds:"
             f" {shown}. Search with more seeds."
         )
-    if not same and not better:
+    if not tried and not same and not better:
+        found.append("Nothing else that keeps the bounds was checked on fresh seeds: there was no choice.")
+    elif not same and not better:
         found.append(
             "Everything else that was searched, keeps the bounds and was checked on fresh seeds is"
             " significantly worse."

@@ -353,8 +353,10 @@ def _searched_sentences(searched: _Searched) -> list[str]:
         "time": " The time was up before all trials were made.",
         "space": " There are no further settings to try.",
     }
+    number = len(searched.trials)
     found = [
-        f"{len(searched.trials)} settings of {', '.join(searched.space.policies)} on {seeds} common"
+        f"{number} setting{'s' if number != 1 else ''} of"
+        f" {', '.join(searched.space.policies)} on {seeds} common"
         f" seed{'s' if seeds > 1 else ''}, least {UNIT_TEXT[searched.request.objective]}:"
         f" {', '.join(parts)}.{ended[searched.ended]}"
     ]

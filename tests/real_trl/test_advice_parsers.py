@@ -39,11 +39,11 @@ POLICIES: tuple[tuple[str, dict[str, Any]], ...] = (
 """All that advise a framework: every shipped policy but the oracle."""
 
 
-def _words(framework: str, policy: str, settings: dict[str, Any]) -> list[str]:
+def _words(framework: str, policy: str, settings: dict[str, Any], *changes: str) -> list[str]:
     """The words of the command that is to be pasted."""
     placement = [f"placement.{group}=separate" for group in ("training", "scoring")]
     shape = ["rollout.num_replicas=2", "rollout.max_num_seqs=64", *placement]
-    given = load_scenario("grpo-h200x8", [*shape, "policy=sequential"])
+    given = load_scenario("grpo-h200x8", [*shape, "policy=sequential", *changes])
     batch = Batch(given.rollout_batch_size, given.group_size)
     it = recommended(
         given.model_copy(
@@ -65,17 +65,20 @@ def _home(package: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
+@pytest.mark.parametrize("critic", ["separate", "none"])
 @pytest.mark.parametrize(("policy", "settings"), POLICIES)
-def test_trl_takes_the_arguments(tmp_path: Path, policy: str, settings: dict[str, Any]) -> None:
+def test_trl_takes_the_arguments(tmp_path: Path, policy: str, settings: dict[str, Any], critic: str) -> None:
     _home("trl")
     from transformers import HfArgumentParser
+    from trl import GRPOConfig
     from trl.experimental.ppo import PPOConfig
 
-    words = _words("TRL", policy, settings)
+    words = _words("TRL", policy, settings, f"training.critic={critic}")
     extra = ["--output_dir", str(tmp_path), "--bf16", "False", "--report_to", "none"]
-    (config,) = HfArgumentParser(PPOConfig).parse_args_into_dataclasses([*words, *extra])
+    kind = GRPOConfig if critic == "none" else PPOConfig
+    (config,) = HfArgumentParser(kind).parse_args_into_dataclasses([*words, *extra])
     for flag, value in zip(words[::2], words[1::2], strict=True):
-        assert getattr(config, flag.removeprefix("--")) == int(value)
+        assert str(getattr(config, flag.removeprefix("--"))).lower() == value
 
 
 @pytest.mark.parametrize(("policy", "settings"), POLICIES)

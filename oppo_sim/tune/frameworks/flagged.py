@@ -1,4 +1,4 @@
-"""Frameworks that take flags: TRL (PPO, up to 1.12), OpenRLHF, slime."""
+"""Frameworks that take flags: TRL (PPO up to 1.12, GRPO), OpenRLHF, slime."""
 
 from oppo_sim.tune.frameworks.devices import no_knob, openrlhf_devices, slime_devices
 from oppo_sim.tune.frameworks.facts import (
@@ -23,6 +23,57 @@ FULLY_ASYNC = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
 
 
 def trl_lines(it: Recommended) -> list[Line]:
+    """Of its PPO, or of its GRPO where there is no critic."""
+    return _grpo_lines(it) if _is_grpo(it) else _ppo_lines(it)
+
+
+def _is_grpo(it: Recommended) -> bool:
+    return it.scenario.training.critic == "none"
+
+
+def _grpo_lines(it: Recommended) -> list[Line]:
+    length = it.scenario.max_response_length
+    found = [
+        Line(
+            "generation_batch_size",
+            it.batch,
+            "B: a multiple of per_device_train_batch_size times your processes; in place of"
+            " steps_per_generation",
+        ),
+        Line("max_completion_length", length, "longest response, tokens", "max_response_length"),
+    ]
+    if it.group > 1:
+        found.insert(1, Line("num_generations", it.group, "responses of a prompt", "group_size"))
+    else:
+        found.append(none("GRPO in TRL draws two or more responses of a prompt: group_size"))
+    found += [*no_max_num_seqs(it), *_grpo_engines(it)]
+    if it.beside:
+        return [*found, none("GRPOTrainer does not generate while it trains; AsyncGRPOTrainer (1.16) does")]
+    if it.carries:
+        found.append(none("GRPO in TRL has no over-sampling and carries nothing over"))
+    if it.granularity != "batch":
+        found.append(none(f"GRPO in TRL {NO_STREAMING if it.granularity == 'chunk' else NO_PER_ROLLOUT}"))
+    return found
+
+
+def _grpo_engines(it: Recommended) -> list[Line]:
+    """Where vLLM runs: beside training, or as a server."""
+    split = it.scenario.split
+    apart = it.training_gpus is not None
+    if not apart and getattr(getattr(it.scenario.costs, "rollout", None), "host", "vllm") == "generate":
+        return []
+    found = [
+        Line("use_vllm", True, "prerequisite: an engine generates"),
+        Line("vllm_mode", "server" if apart else "colocate", "which GPUs it has"),
+    ]
+    if apart:
+        server = f"--tensor-parallel-size {split.tensor_parallel} --data-parallel-size {split.replicas}"
+        return [*found, none(f"the server, on GPUs of its own: trl vllm-serve --model MODEL {server}")]
+    tensor = "costs.rollout.tensor_parallel"
+    return [*found, Line("vllm_tensor_parallel_size", split.tensor_parallel, "GPUs of an engine", tensor)]
+
+
+def _ppo_lines(it: Recommended) -> list[Line]:
     """TRL sets ``batch_size`` itself: per device × accumulation × processes."""
     found = [
         Line("per_device_train_batch_size", it.batch, "B, with one process: divide it by your processes"),
@@ -49,12 +100,17 @@ def trl_lines(it: Recommended) -> list[Line]:
 
 
 def trl_blocks(it: Recommended, found: list[Line]) -> list[Block]:
-    """Arguments of PPOConfig; where TRL alone cannot, this project's trainer."""
-    blocks = [Block("arguments of PPOConfig, which HfArgumentParser and TrlParser read", _as_flags(found))]
-    if not it.beside and (it.carries or it.granularity != "batch" or it.over_issues):
+    """Arguments of PPOConfig or GRPOConfig; where TRL alone cannot, this project's trainer."""
+    kind = "GRPO" if _is_grpo(it) else "PPO"
+    how = f"arguments of {kind}Config, which HfArgumentParser and TrlParser read"
+    blocks = [Block(how, _as_flags(found))]
+    other = it.carries or it.granularity != "batch" or it.over_issues
+    follows = kind == "PPO" or it.granularity == "batch"  # its rewards are of whole batches
+    if other and follows and not it.beside:
         code = (
-            "from oppo_real.trl_client import OppoPPOTrainer\n\n"
-            f"trainer = OppoPPOTrainer(policy=({it.policy!r}, {dict(it.settings)!r}), **of_your_PPOTrainer)"
+            f"from oppo_real.trl_client import Oppo{kind}Trainer\n\n"
+            f"trainer = Oppo{kind}Trainer(policy=({it.policy!r}, {dict(it.settings)!r}),"
+            f" **of_your_{kind}Trainer)"
         )
         blocks.append(Block("this project's client for TRL's trainer does all of it (docs/ppo.md)", code))
     return blocks

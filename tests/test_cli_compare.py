@@ -137,7 +137,15 @@ def test_equal_baselines_are_one_row_and_json_has_both(oppo: Oppo) -> None:
     labels = json.loads(oppo("compare", "tiny.yaml", *arguments, *long, "-o", "json", "--json").out)
     assert "sequential (rounds of 40)" in labels["comparison"]
     short = ("--set", "policy.token_budget=8", "--set", "policy.name=partial-rollout")
-    assert "rounds of 8" in oppo("compare", "tiny.yaml", *arguments, *short, "-o", "short").out
+    said = " ".join(oppo("compare", "tiny.yaml", *arguments, *short, "-o", "short").out.split())
+    assert "sequential (rounds of 8): stops as partial-rollout does, whose speed-up is against it" in said
+    assert "whose speed-up" not in printed
+
+
+def test_one_policy_alone_is_not_called_faster_than_others(oppo: Oppo) -> None:
+    arguments = ("--policies", "sequential", "--seeds", "2", "--no-figures", "--jobs", "1")
+    said = " ".join(oppo("compare", "tiny.yaml", *arguments, "-o", "alone").out.split())
+    assert "best: sequential; no other policy was compared with it (--policies)" in said
 
 
 def test_a_policy_of_ones_own_is_called_by_its_class(oppo: Oppo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,6 +304,9 @@ def test_a_search_of_one_setting_claims_nothing_of_others(oppo: Oppo, tmp_path: 
     assert "significantly worse" not in said
     assert "1 setting of sequential" in said
     assert "arguments of GRPOConfig" in said
+    # Nothing is compared with itself.
+    assert "oppo simulate" in said
+    assert "oppo compare" not in said
 
 
 def test_one_fresh_seed_tells_nothing_apart_and_shorter_responses_are_warned_of(

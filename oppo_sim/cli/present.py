@@ -129,6 +129,8 @@ def show_comparison(
             console.print(shares_table(spread, name, "all others: 0" if len(spread) < len(shares) else ""))
     if comparison.attribution.notna().any(axis=None):
         console.print(attribution_table(comparison.attribution.rename(index=names), "where the time went"))
+    for sentence in _own_baselines(comparison, names):
+        say(sentence)
     say(_best_sentence(comparison, names))
     if other := other_lengths(float(comparison.table[c.LENGTH_BIAS_PAIRED][comparison.best])):
         say(f"{names.get(comparison.best, comparison.best)}: {other}")
@@ -152,6 +154,19 @@ def _baselines_once(table: "pd.DataFrame") -> "pd.DataFrame":
     return table.drop(index=again)
 
 
+def _own_baselines(comparison: "Comparison", names: Mapping[str, str]) -> list[str]:
+    """Which policies are compared with a sequential of their own, where its row is shown."""
+    with_it: dict[str, list[str]] = {}
+    for policy, base in (comparison.plan.baselines if comparison.plan is not None else {}).items():
+        if base != BASELINE and base in names and policy != base:
+            with_it.setdefault(names[base], []).append(names[policy])
+    return [
+        f"{base}: stops as {' and '.join(policies)} do{'es' if len(policies) == 1 else ''}, whose speed-up is"
+        " against it"
+        for base, policies in with_it.items()
+    ]
+
+
 def _best_sentence(comparison: "Comparison", names: Mapping[str, str]) -> str:
     """Which policy is the best, and which (≈) cannot be told apart from it. ``names``: of those that are
     shown."""
@@ -164,6 +179,8 @@ def _best_sentence(comparison: "Comparison", names: Mapping[str, str]) -> str:
         best, slower = f"{best}, to the target reward", "later there"
     elif comparison.best != BASELINE:
         best = f"{best}, {_gain(comparison.table, comparison.best)}"
+    if len(names) == 1:
+        return f"best: {best}; no other policy was compared with it (--policies)"
     if plan is not None and len(plan.seeds) < 2 and comparison.ranges is None and not alike:
         return f"best: {best}; with one seed nothing can be said about which differences are real"
     if not alike:

@@ -25,9 +25,10 @@ def next_commands(
         validate = scenario_command("validate", scenario, request.overrides, ["--from-tune", str(folder)])
     else:
         validate = shlex.join(["oppo", "validate", str(best), "--policies", policies])
+    compare = shlex.join(["oppo", "compare", str(best), "--policies", policies])
     return [
         shlex.join(["oppo", "simulate", str(best)]),
-        shlex.join(["oppo", "compare", str(best), "--policies", policies]),
+        *([] if policy == BASELINE else [compare]),
         *([validate] if scenario.real is not None else []),
     ]
 

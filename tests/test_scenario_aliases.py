@@ -106,6 +106,18 @@ def value_at(scenario: Scenario, path: str) -> Any:
         ("num_steps_per_rollout: 4", "training.num_mini_batches", 4),
         ("actor: {ppo_n_minibatches: 4, lora_rank: 8}", "training.num_mini_batches", 4),
         ("lora_r: 16", "training.lora_rank", 16),
+        (
+            "grpo: {num_prompts_per_step: 8, num_generations_per_prompt: 4}",
+            "rollout_batch_size",
+            32,
+        ),
+        (
+            "policy: async\ngrpo: {async_grpo: {max_trajectory_age_steps: 2, in_flight_weight_updates: true,"
+            " recompute_kv_cache_after_weight_updates: false}}",
+            "policy.max_staleness",
+            2,
+        ),
+        ("grpo: {use_dynamic_sampling: false}", "dynamic_sampling.enable", False),
         ("max_tokens_per_gpu: 20480", "training.micro_batch_tokens", 20480),
         ("log_probs_max_tokens_per_gpu: 40960", "training.log_prob_micro_batch_tokens", 40960),
         ("algorithm: {adv_estimator: grpo}", "training.critic", "none"),

@@ -424,3 +424,19 @@ def test_a_pasted_configuration_is_told_of_all_that_is_not_read_at_once() -> Non
         " actor_rollout_ref.rollout.multi_turn.enable (turns and tools of the trace),"
         " algorithm.use_kl_in_reward (training.ref), trainer.critic_warmup; 1 more problem after that"
     )
+
+
+def test_nemo_rls_section_of_a_model_is_no_policy() -> None:
+    message = refusal(
+        "policy:\n"
+        "  model_name: Qwen/Qwen3-8B\n"
+        "  generation: {vllm_cfg: {tensor_parallel_size: 2}, colocated: {enabled: false}}\n"
+        "grpo: {async_grpo: {enabled: true, max_trajectory_age_steps: 1}}"
+    )
+    assert message == (
+        "f.yaml: policy is the scheduling policy here (policy: sequential), not NeMo RL's model; of it 3"
+        " settings are not read, remove them (in brackets what says it instead): policy.model_name"
+        " (costs.actor_model), policy.generation.vllm_cfg.tensor_parallel_size"
+        " (costs.rollout.tensor_parallel), policy.generation.colocated.enabled (placement.training); 1 more"
+        " problem after that"
+    )

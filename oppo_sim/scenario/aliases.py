@@ -233,6 +233,7 @@ ALIASES: Mapping[str, Alias] = {
         "n_samples_per_prompt",
         "num_generations",
         "num_generations_per_prompt",
+        "grpo.num_generations_per_prompt",
         "num_return_sequences_in_group",
         "gconfig.n_samples",
         "rollout.n",
@@ -247,7 +248,12 @@ ALIASES: Mapping[str, Alias] = {
         ),
     ),
     **dict.fromkeys(
-        ("data.train_batch_size", "num_prompts_per_step", "num_unique_prompts_rollout"),
+        (
+            "data.train_batch_size",
+            "num_prompts_per_step",
+            "grpo.num_prompts_per_step",
+            "num_unique_prompts_rollout",
+        ),
         Alias("rollout_batch_size", _of_prompts, "prompts × group_size"),
     ),
     **_same(
@@ -279,6 +285,7 @@ ALIASES: Mapping[str, Alias] = {
         "max_head_offpolicyness",
         "max_off_policy_steps",
         "max_trajectory_age_steps",
+        "grpo.async_grpo.max_trajectory_age_steps",
         "max_staleness_versions",
         "max_lag",
         "async_steps",
@@ -302,6 +309,7 @@ ALIASES: Mapping[str, Alias] = {
             "train.partial_rollout_enable",
             "async_training.partial_rollout",
             "in_flight_weight_updates",
+            "grpo.async_grpo.in_flight_weight_updates",
             "inflight_updates",
         ),
         Alias("policy.partial_rollout", _carries, "of async; else a statement, checked against the policy"),
@@ -309,10 +317,16 @@ ALIASES: Mapping[str, Alias] = {
     **_same(
         "rollout.clear_kv_cache_on_weight_sync",
         "recompute_kv_cache_after_weight_updates",
+        "grpo.async_grpo.recompute_kv_cache_after_weight_updates",
         "clear_cache",
         "fully_async.clear_kv_cache_on_weight_sync",
     ),
-    **_same("dynamic_sampling.enable", "filter_groups.enable", "algorithm.filter_groups.enable"),
+    **_same(
+        "dynamic_sampling.enable",
+        "filter_groups.enable",
+        "algorithm.filter_groups.enable",
+        "grpo.use_dynamic_sampling",
+    ),
     "data.gen_batch_size": Alias("dynamic_sampling.gen_batch_size", _of_prompts, "prompts × group_size"),
     **_same("rollout.enable_prefix_caching", "actor_rollout_ref.rollout.enable_prefix_caching"),
     **_same(

@@ -12,7 +12,13 @@ from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED, check_settings, inherited_settings
 from oppo_sim.scenario.aliases import Plain, Translated, merge, policy_name, translate
 from oppo_sim.scenario.cluster import overruled, with_split
-from oppo_sim.scenario.not_read import is_a_flat_one, is_of_a_framework, not_read, settings_of
+from oppo_sim.scenario.not_read import (
+    is_a_flat_one,
+    is_a_model_of_nemo_rl,
+    is_of_a_framework,
+    not_read,
+    settings_of,
+)
 from oppo_sim.scenario.problems import ScenarioProblem, dotted, more_than_one, problems_of, unknown_field
 from oppo_sim.scenario.schema import FORMAT, Scenario, model_schema, remember_origin
 from oppo_sim.scenario.suggest import likely_choice, likely_elsewhere, of_other_policies
@@ -307,6 +313,15 @@ def _opened(data: Plain, override: Override) -> Plain:
 
 
 def _problems(data: Plain) -> Iterator[ScenarioProblem]:
+    of_nemo_rl = is_a_model_of_nemo_rl(data.get("policy"))
+    if of_nemo_rl:
+        ours = {setting for each in SHIPPED.values() for setting in each.Settings.model_fields}  # translated
+        model = {name: value for name, value in data["policy"].items() if name not in ours}
+        yield ScenarioProblem(
+            ("policy",),
+            "policy is the scheduling policy here (policy: sequential), not NeMo RL's model; of it"
+            f" {not_read(list(settings_of('policy', model)))}",
+        )
     try:
         Scenario.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
@@ -325,7 +340,7 @@ def _problems(data: Plain) -> Iterator[ScenarioProblem]:
     policy = data.get("policy", {})
     if isinstance(policy, str):
         policy = {"name": policy}
-    if isinstance(policy, dict) and isinstance(policy.get("name", ""), str):
+    if not of_nemo_rl and isinstance(policy, dict) and isinstance(policy.get("name", ""), str):
         yield from _policy_problems(
             policy_name(data),
             {k: v for k, v in policy.items() if k != "name"},

@@ -21,6 +21,28 @@ _SAID_BY: Mapping[str, str] = {
     "recompute_granularity": "training.gradient_checkpointing, training.selective_recompute",
     "rollout_correction": "training.old_log_prob",
     "dtype": "costs.rollout.dtype, training.dtype",
+    # NeMo RL
+    "model_name": "costs.actor_model",
+    "vllm_cfg.tensor_parallel_size": "costs.rollout.tensor_parallel",
+    "vllm_cfg.expert_parallel_size": "costs.rollout.expert_parallel",
+    "vllm_cfg.gpu_memory_utilization": "costs.rollout.gpu_memory_utilization",
+    "generation.backend": "costs.rollout.host",
+    "enforce_eager": "costs.rollout.host",
+    "generation.max_new_tokens": "max_response_length",
+    "colocated.enabled": "placement.training",
+    "colocated.resources": "cluster.split",
+    "dtensor_cfg.tensor_parallel_size": "training.tensor_parallel",
+    "tensor_model_parallel_size": "training.tensor_parallel",
+    "pipeline_model_parallel_size": "training.pipeline_parallel",
+    "expert_model_parallel_size": "training.expert_parallel",
+    "activation_checkpointing": "training.gradient_checkpointing",
+    "train_global_batch_size": "training.num_mini_batches",
+    "train_micro_batch_size": "training.micro_batch_rollouts",
+    "train_mb_tokens": "training.micro_batch_tokens",
+    "logprob_mb_tokens": "training.log_prob_micro_batch_tokens",
+    "max_num_steps": "steps",
+    "async_grpo.enabled": "policy.name, true: async",
+    "reference_policy_kl_penalty": "training.ref",
 }
 """End of a setting, or a mapping on its way → what says it here."""
 
@@ -81,6 +103,11 @@ def is_of_a_framework(section: str) -> bool:
     return any(name.startswith(f"{section}.") for name in ALIASES)
 
 
+def is_a_model_of_nemo_rl(policy: Any) -> bool:
+    """Whether a section ``policy`` is NeMo RL's, of the model that is trained."""
+    return isinstance(policy, Mapping) and not {"model_name", "generation"}.isdisjoint(policy)
+
+
 def is_a_flat_one(setting: str) -> bool:
     """Whether it is known as one that a framework has outside every section."""
     return setting in _FLAT
@@ -111,7 +138,7 @@ def _hint(setting: str) -> str:
     if len(parts) == 1:
         return _FLAT.get(setting, "")
     for end, field in _SAID_BY.items():
-        if setting.endswith(f".{end}") or end in parts:
+        if setting.endswith(f".{end}") or f".{end}." in setting:
             return field
     above = ".".join(parts[:-1])
     beside = [name for name in ALIASES if name.rpartition(".")[0] == above]

@@ -203,7 +203,7 @@ def _not_taken(stats: "TraceStats", given: dict[str, Any]) -> str:
         seconds, tokens = (stats.tool_seconds_mean or 0.0) / calls, (stats.tool_tokens_mean or 0.0) / calls
         options = f"--tool-calls {calls:.3g} --tool-seconds {seconds:.3g}"
         lost.append(f"its tools are {options}" + (f" --tool-tokens {tokens:.3g}" if tokens >= 1 else ""))
-    if stats.prompt_mean is not None and "prompt_mean" not in given:
+    if stats.prompt_known > 0.5 and "prompt_mean" not in given:
         lost.append(f"its prompts --prompt-mean {stats.prompt_mean:.4g}")
     return ", ".join(lost)
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from oppo_sim.policies.registry import SHIPPED
 from oppo_sim.scenario.schema import Scenario
 
-_CLOSE = 0.75
+_CLOSE = 0.76
 """Of 1, how alike two names must be across sections; within one section less is enough."""
 
 

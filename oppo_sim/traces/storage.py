@@ -132,10 +132,18 @@ def _check_csv(path: Path) -> None:
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise OppoError(f"{path} is not a readable CSV file ({error}): write it again") from None
     _refuse_not_utf8(path, header, 1)
+    _refuse_other_separators(path, header)
     if len(header) == _LONGEST_HEADER or header.count(b",") >= _MOST_COLUMNS:
         raise OppoError(
             f"{path} begins with a header of more than {_MOST_COLUMNS:,} columns: is it the right file?"
         )
+
+
+def _refuse_other_separators(path: Path, header: bytes) -> None:
+    """As a spreadsheet writes them where a comma is the mark of decimals."""
+    for mark, name in ((b";", "semicolons"), (b"\t", "tabs")):
+        if mark in header and b"," not in header:
+            raise OppoError(f"{path} has {name} between its columns: write it with commas")
 
 
 def _refuse_other_encodings(path: Path) -> None:

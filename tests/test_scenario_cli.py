@@ -273,6 +273,27 @@ def test_init_says_nodes_and_epochs_and_leaves_out_a_critic_that_does_not_fit(
     assert epochs == {"verl": 1, "TRL": 4}
 
 
+def test_init_takes_grpo_and_adapters_which_change_what_fits(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def init(*more: str, gpus: int = 2) -> tuple[int, str]:
+        given = ("--model", "qwen2.5-7b", "--gpus", str(gpus), "--device", "L40S", "--framework", "TRL")
+        code, _, err = oppo(capsys, "init", *given, *more, "-o", "run.yaml", "--force")
+        return code, " ".join(err.split())
+
+    code, err = init("--no-critic", "--engine", "vllm")
+    assert code == 2
+    assert "everything on the same GPUs: take more of them, or adapters alone (--lora-rank 16)" in err
+    assert init("--no-critic", "--lora-rank", "16", "--engine", "vllm") == (0, "")
+    training = load_scenario("run.yaml").training
+    assert (training.critic, training.lora_rank, training.num_ppo_epochs) == ("none", 16, 1)
+    assert "critic: none # as asked" in Path("run.yaml").read_text()
+    assert oppo(capsys, "validate", "run.yaml")[0] == 0
+    # Where it has a critic, TRL's PPO.
+    assert init(gpus=16) == (0, "")
+    assert load_scenario("run.yaml").training.num_ppo_epochs == 4
+
+
 def test_init_asks_on_a_terminal(
     mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

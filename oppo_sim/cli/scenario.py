@@ -47,6 +47,8 @@ def list_command(as_json: bool) -> None:
 @click.option("--device", help="Which GPUs: oppo scenario devices.  [default: H100]")
 @click.option("--engine", help="Generates: vllm, vllm-async, vllm-eager, sglang, trtllm, generate.")
 @click.option("--framework", help="Trains: TRL, verl, OpenRLHF, slime, NeMo RL, AReaL, ROLL, prime-rl.")
+@click.option("--no-critic", is_flag=True, default=None, help="GRPO and others: none, and rules as reward.")
+@click.option("--lora-rank", type=click.IntRange(1, 4096), help="Adapters alone are trained, of this rank.")
 @options.output("File to write; '-' writes to stdout. Default: NAME.yaml.")
 @click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
 @options.JSON
@@ -60,7 +62,10 @@ def init_command(
 
     given = any(value is not None for value in wanted.values())
     if given and name is not None:
-        raise click.UsageError("a copy of NAME takes no --model, --gpus, --device, --engine or --framework")
+        raise click.UsageError(
+            "a copy of NAME takes no --model, --gpus, --device, --engine, --framework, --no-critic or"
+            " --lora-rank"
+        )
     if given or (name is None and sys.stdin.isatty() and sys.stdout.isatty()):
         text = _fresh(str(output or "scenario.yaml"), **wanted)
     else:
@@ -147,7 +152,8 @@ def _wanted(**given: "str | int | None") -> "Wanted":
     trains = trainer(ask("framework", "Framework that trains (verl, slime, TRL, …; none)", "none", trainer))
     default = DEFAULT_ENGINE.get(trains or "", "vllm")
     engine = ask("engine", f"Engine ({', '.join(ENGINES)})", default, check_engine)
-    return Wanted(model, int(gpus), device, engine, trains)
+    rank = int(given["lora_rank"] or 0)
+    return Wanted(model, int(gpus), device, engine, trains, bool(given["no_critic"]), rank)
 
 
 @scenario.command("devices", short_help="List the devices that costs.device knows.")

@@ -59,6 +59,10 @@ class Wanted:
     engine: str
     framework: str | None = None
     """Name of a framework, ``verl``."""
+    no_critic: bool = False
+    """GRPO and others that train none; rules check the answers."""
+    lora_rank: int = 0
+    """Of adapters that alone are trained; 0: none."""
 
 
 def check_engine(name: str) -> None:
@@ -89,7 +93,7 @@ def fresh_text(wanted: Wanted, file: str) -> str:
     degrees = [degree for degree in _DEGREES if part % degree == 0]
     inside = [degree for degree in degrees if degree <= node]
     beyond = [degree for degree in degrees if degree % node == 0 and degree > node and not _static(wanted)]
-    critics = (False,) if wanted.framework in _WITHOUT_CRITIC else (True, False)
+    critics = (False,) if wanted.no_critic or wanted.framework in _WITHOUT_CRITIC else (True, False)
     precisions = (False, True) if find_device(wanted.device).fp8_flops and not _static(wanted) else (False,)
     ways = (product(precisions, critics, (False, True), some) for some in (inside, beyond))
     for eight_bits, critic, saving, degree in chain.from_iterable(ways):
@@ -101,9 +105,11 @@ def fresh_text(wanted: Wanted, file: str) -> str:
             continue
         return text
     of_memory = [reason for reason in reasons if "does not divide" not in str(reason)]
+    either = ", without a critic either" if critics[0] else ""
+    adapters = "" if wanted.lora_rank else ", or adapters alone (--lora-rank 16)"
     raise OppoError(
-        f"{wanted.model} does not fit on {wanted.gpus} × {wanted.device} with {_where(wanted)},"
-        " without a critic either: take more of them; with the most tensor parallelism:"
+        f"{wanted.model} does not fit on {wanted.gpus} × {wanted.device} with {_where(wanted)}"
+        f"{either}: take more of them{adapters}; with the most tensor parallelism:"
         f" {(of_memory or reasons)[-1]}"
     )
 
@@ -153,6 +159,7 @@ def _text(wanted: Wanted, shape: _Shape, file: str) -> str:
     static = _static(wanted)
     kv = f"auto # what the weights leave of {device.hbm_bytes / 2**30:.0f} GiB"
     kv = "null # a static batch" if static else kv
+    adapters = f"  lora_rank: {wanted.lora_rank} # adapters alone are trained\n" if wanted.lora_rank else ""
     recomputed = "  gradient_checkpointing: true # it would not fit without\n" if shape.saving else ""
     sleeps = ", sleep_mode: true" if shape.saving else ""
     dtype = ", dtype: fp8" if shape.eight_bits else ""
@@ -166,7 +173,9 @@ def _text(wanted: Wanted, shape: _Shape, file: str) -> str:
         why.append(f"{degree // node} nodes an engine: it does not fit into one")
     nodes = f"  num_gpus_per_node: {node} # assumed\n" if wanted.gpus > node else ""
     trl = wanted.framework == "TRL"
-    epochs = "4 # TRL's default" if trl else "1 # assumed: the default of verl, OpenRLHF, slime; TRL's PPO: 4"
+    epochs = "1 # assumed: the default of verl, OpenRLHF, slime; TRL's PPO: 4"
+    if trl:
+        epochs = "4 # the default of TRL's PPO" if shape.critic else "1 # num_iterations of TRL's GRPO"
     placement = (
         "placement: # everything on the same GPUs; training: separate gives generation its own, for async"
     )
@@ -186,7 +195,8 @@ def _text(wanted: Wanted, shape: _Shape, file: str) -> str:
     else:
         scored_on, workers = "separate", 1
         no_critic = wanted.framework in _WITHOUT_CRITIC
-        critic = f"none # {f'{wanted.framework} trains none' if no_critic else 'it would not fit with one'}"
+        asked = "as asked: GRPO and others train none" if wanted.no_critic else "it would not fit with one"
+        critic = f"none # {f'{wanted.framework} trains none' if no_critic else asked}"
         scorer = "{kind: verifier, fixed_s: 0.05, per_token_s: 1.0e-6}"
         scorer += " # assumed: rules check the answers; kind: model for a reward model"
     reasons = f" # {'; '.join(why)}" if why else ""
@@ -230,7 +240,7 @@ training:
   num_ppo_epochs: {epochs}
   critic: {critic}
 {placed}  tensor_parallel: {within}
-{recomputed}  weight_sync: {_weight_sync(wanted)}
+{adapters}{recomputed}  weight_sync: {_weight_sync(wanted)}
 
 costs:
   kind: roofline # composed (measured kernels) is closer where there are tables: docs/costs.md

@@ -40,8 +40,9 @@ class DynamicSampling(BaseModel):
     pass_rate: PassRate | None = Field(
         None,
         description=(
-            "a sample's reward is 1 with its prompt's probability, else 0, by hash of the seed and the"
-            " trace's row; null: the trace's rewards"
+            "alpha and beta of how often a prompt's samples pass, such as {alpha: 0.5, beta: 0.7}: a sample's"
+            " reward is 1 with its prompt's probability, else 0, by hash of the seed and the trace's row;"
+            " null: the trace's rewards"
         ),
     )
     gen_batch_size: Annotated[int, Field(gt=0)] | None = Field(
@@ -88,7 +89,8 @@ def sample_rewards(
         if rows.rewards is None:
             raise OppoError(
                 "dynamic_sampling.enable needs rewards, and this trace has not one in every row: give"
-                " dynamic_sampling.pass_rate"
+                " dynamic_sampling.pass_rate, such as {alpha: 0.5, beta: 0.7}: alpha / (alpha + beta) of the"
+                " samples pass, and the smaller both are, the more groups are dropped"
             )
         rewards = rows.rewards
     else:

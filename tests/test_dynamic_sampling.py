@@ -174,7 +174,7 @@ def test_the_share_of_groups_kept() -> None:
 @pytest.mark.parametrize(
     ("config", "rewards", "message"),
     [
-        ({}, None, "give dynamic_sampling.pass_rate"),
+        ({}, None, "give dynamic_sampling.pass_rate, such as {alpha: 0.5, beta: 0.7}: alpha"),
         ({}, [1.0, 1.0, 0.0, 0.0], "would draw for ever"),
         ({"pass_rate": PassRate(alpha=1000.0, beta=0.001)}, None, "rewards that differ"),
     ],

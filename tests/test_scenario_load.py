@@ -161,6 +161,7 @@ def test_a_minimal_file_takes_the_documented_defaults() -> None:
             "3 settings are not read, remove them (in brackets what says it instead): beta (training.ref),"
             " vllm_mode (placement.training, server: separate, colocate: rollout), learning_rate; 1 more",
         ),
+        ("dynamic_sampling: {pass_rate: 0.4}", "must be a mapping (alpha and beta of how often a prompt"),
         ("rollout: {tensor_parallel: 2}", "did you mean costs.rollout.tensor_parallel?"),
         ("rollout: {dtype: fp8}", "did you mean costs.rollout.dtype?"),
     ],

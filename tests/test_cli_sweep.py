@@ -506,6 +506,9 @@ def test_differences_below_what_matters_in_practice_are_not_called_worse(oppo: O
     assert "2 other points (≈) cannot be told apart from the best over the seeds, or are within " in wide.out
     assert json.loads(Path("wide/best.json").read_text())["region"]["points"] == [0, 1, 2]
     assert wide.out.count("≈") == 3  # two rows and the sentence
+    assert "with the best, overcommit" in " ".join(wide.out.split()), (
+        "three values, of two others and the best"
+    )
 
 
 def test_no_figures_keeps_the_figures_of_a_finished_sweep_while_they_show_it(oppo: Oppo) -> None:

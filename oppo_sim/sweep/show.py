@@ -58,7 +58,7 @@ def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) 
         )
     elif sweep.best is not None and others:
         spans = _spans(sweep)
-        within = f" ({spans})" if spans else ""
+        within = f" (with the best, {spans})" if spans else ""
         found.append(
             f"{others:,} other point{'s' if others > 1 else ''} (≈) cannot be told apart from the best over"
             f" {over}{_or_near(sweep)}{within}"

@@ -39,6 +39,7 @@ HOMES: Mapping[str, tuple[Where, ...]] = {
     "NeMo-RL": (
         Where("yaml", ("examples/configs/ppo_math_1B.yaml",)),
         Where("classes", ("nemo_rl/algorithms/ppo.py",), "PPOConfig", "ppo."),
+        Where("yaml", ("examples/configs/grpo_math_1B.yaml",)),
     ),
     "AReaL": (Where("classes", ("areal/api/cli_args.py",), "PPOConfig"),),
     "ROLL": (

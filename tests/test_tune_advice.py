@@ -240,6 +240,26 @@ def test_a_run_without_a_critic_is_told_trls_grpo() -> None:
     assert len(blocks) == 1, "the client scores whole batches"
 
 
+def test_a_run_without_a_critic_is_told_nemo_rls_grpo() -> None:
+    apart = "cluster.split=rollout:4xTP1 scoring:cpu training:4"
+    given = load_scenario("grpo-h200x8", ["policy={name: async, max_staleness: 2}", apart])
+    built = make_policy("async", Batch(given.rollout_batch_size, given.group_size), given.policy.settings)
+    it, nemo = recommended(given, built), FRAMEWORKS["NeMo RL"]
+    lines, names = nemo.lines(it), nemo.names
+    assert names is not None
+    assert all(names.knows(line.knob) for line in lines if line.knob is not None)
+    knobs, (block,) = _knobs(lines), nemo.blocks(it, lines)
+    assert knobs["grpo.async_grpo.max_trajectory_age_steps"] == 2
+    assert (knobs["grpo.num_prompts_per_step"], knobs["grpo.num_generations_per_prompt"]) == (128, 3)
+    assert block.text.startswith("uv run examples/run_grpo.py")
+    assert "ppo" not in block.text
+    # What it was told is read back.
+    told = ["max_trajectory_age_steps", "in_flight_weight_updates", "recompute_kv_cache_after_weight_updates"]
+    texts = [f"grpo.async_grpo.{name}={str(knobs[f'grpo.async_grpo.{name}']).lower()}" for name in told]
+    again = load_scenario("grpo-h200x8", ["policy.name=async", apart, *texts])
+    assert again.policy.settings["max_staleness"] == 2
+
+
 def test_generation_on_gpus_of_its_own_is_told_to_every_framework() -> None:
     def told(*changes: str) -> dict[str, Any]:
         given = load_scenario("h200x8-async", changes)

@@ -18,47 +18,59 @@ from oppo_sim.tune.frameworks.facts import (
 )
 from oppo_sim.tune.frameworks.forms import hydra, toml, yaml
 
-_ASYNC_PPO = "ppo.async_ppo"
 _REFUSED = "prerequisite: asynchronous PPO refuses it"
 
 
 def nemo_lines(it: Recommended) -> list[Line]:
-    prompts = Line("ppo.num_prompts_per_step", it.prompts, "B in prompts", "rollout_batch_size")
-    found = [prompts, group_of(it, "ppo.num_generations_per_prompt")]
+    """Of its PPO, or of its GRPO where there is no critic."""
+    kind = _nemo_kind(it)
+    ahead = f"{kind}.async_{kind}"
+    prompts = Line(f"{kind}.num_prompts_per_step", it.prompts, "B in prompts", "rollout_batch_size")
+    found = [prompts, group_of(it, f"{kind}.num_generations_per_prompt")]
     length = it.scenario.max_response_length
     found.append(Line("policy.generation.max_new_tokens", length, "tokens", "max_response_length"))
     found += max_num_seqs(it, "++policy.generation.vllm_kwargs.max_num_seqs")
     if it.synchronous_carry:
         found.append(none(NO_CARRY))
     if not it.beside:
-        found.append(Line(f"{_ASYNC_PPO}.enabled", False, "generate, then train"))
+        found.append(Line(f"{ahead}.enabled", False, "generate, then train"))
         return [*found, *nemo_devices(it), *lacking(it, scores="batch")]
     age = 1 if it.max_staleness is None else max(1, it.max_staleness)
     field = "policy.max_staleness" if it.max_staleness == age else None
     clear = it.scenario.rollout.clear_kv_cache_on_weight_sync
     found += [
-        Line(f"{_ASYNC_PPO}.enabled", True, "generates during training"),
-        Line(f"{_ASYNC_PPO}.max_trajectory_age_steps", age, "bound on staleness, at least 1", field),
-        Line(f"{_ASYNC_PPO}.in_flight_weight_updates", it.carries, "an update interrupts rollouts"),
+        Line(f"{ahead}.enabled", True, "generates during training"),
+        Line(f"{ahead}.max_trajectory_age_steps", age, "bound on staleness, at least 1", field),
+        Line(f"{ahead}.in_flight_weight_updates", it.carries, "an update interrupts rollouts"),
     ]
     if it.carries:
-        knob, what = f"{_ASYNC_PPO}.recompute_kv_cache_after_weight_updates", "KV of interrupted ones anew"
+        knob, what = f"{ahead}.recompute_kv_cache_after_weight_updates", "KV of interrupted ones anew"
         found.append(Line(knob, clear, what, "rollout.clear_kv_cache_on_weight_sync"))
     found += [
         Line("policy.generation.vllm_cfg.async_engine", True, "prerequisite"),
         *nemo_devices(it),
         Line("loss_fn.use_importance_sampling_correction", True, "prerequisite"),
-        Line("loss_fn.force_on_policy_ratio", False, _REFUSED),
-        Line("ppo.max_num_epochs", -1, "prerequisite: ppo.max_num_steps bounds the run"),
-        Line("ppo.use_dynamic_sampling", False, _REFUSED),
-        Line("ppo.reward_shaping.enabled", False, _REFUSED),
-        Line("ppo.reward_scaling.enabled", False, _REFUSED),
+    ]
+    if kind == "ppo":
+        found += [
+            Line("loss_fn.force_on_policy_ratio", False, _REFUSED),
+            Line("ppo.max_num_epochs", -1, "prerequisite: ppo.max_num_steps bounds the run"),
+        ]
+    found += [
+        Line(f"{kind}.use_dynamic_sampling", False, _REFUSED),
+        Line(f"{kind}.reward_shaping.enabled", False, _REFUSED),
+        Line(f"{kind}.reward_scaling.enabled", False, _REFUSED),
     ]
     return [*found, *lacking(it, scores="rollout")]
 
 
 def nemo_blocks(it: Recommended, found: list[Line]) -> list[Block]:
-    return [Block("after your own overrides", hydra("uv run examples/run_ppo.py", found))]
+    command = f"uv run examples/run_{_nemo_kind(it)}.py"
+    return [Block("after your own overrides", hydra(command, found))]
+
+
+def _nemo_kind(it: Recommended) -> str:
+    return "grpo" if it.scenario.training.critic == "none" else "ppo"
 
 
 def areal_lines(it: Recommended) -> list[Line]:

@@ -153,3 +153,8 @@ def test_too_many_points_and_none_are_refused() -> None:
 def test_what_is_no_assignment_is_refused(text: str) -> None:
     with pytest.raises(OppoError, match="FIELD=VALUES"):
         split_assignment(text, "--grid")
+
+
+def test_a_range_to_draw_from_is_no_axis_of_a_grid() -> None:
+    with pytest.raises(OppoError, match=r"of a grid it takes a step, f=0:64:\+STEP or :\*FACTOR"):
+        grid_axis("f", "0..64")

@@ -285,6 +285,12 @@ def test_every_setting_is_one_row(oppo: Oppo, tmp_path: Path) -> None:
     assert "sequential (the" in table
 
 
+def test_a_length_bias_in_per_cent_is_refused(oppo: Oppo) -> None:
+    refused = oppo("tune", "h200-single", "--max-length-bias", "2")
+    assert refused.code == 2
+    assert "2.0 is not in the range 0<=x<1" in refused.err
+
+
 def test_a_search_of_one_setting_claims_nothing_of_others(oppo: Oppo, tmp_path: Path) -> None:
     few = ("--seeds", "1", "--fresh-seeds", "2", "--jobs", "1", "--draws", "0", "--steps", "6")
     command = (

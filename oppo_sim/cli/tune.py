@@ -64,7 +64,7 @@ help="Range of a knob instead of its default, or a "
     "--max-staleness", type=options.Number(0), help="Bound on the stalest trained rollout, updates."
 )
 @click.option("--max-mean-staleness", type=options.Number(0), help="Bound on the mean staleness, updates.")
-@click.option("--max-length-bias", type=options.Number(0), metavar="SHARE",
+@click.option("--max-length-bias", type=options.Number(0, 1, max_open=True), metavar="SHARE",
 help="Bound on how much longer or shorter trained "
               "responses are than sequential's on the same seeds (0.01: 1 %).")  # fmt: skip
 @click.option(

@@ -72,6 +72,12 @@ Axis = GridAxis | SampledAxis
 def grid_axis(field: str, given: Any) -> GridAxis:
     """An axis of a grid from text (``64:1024:*2``, ``a,b,c``), a list (whose texts may be ranges), a mapping
     ``{from, to, add|times}``, or one value. Raises OppoError."""
+    if isinstance(given, str) and (match := _INTERVAL.match(given)) is not None:
+        low, high, _ = match.groups()
+        raise OppoError(
+            f"{field}={given}: LOW..HIGH is a range to draw from; of a grid it takes a step,"
+            f" {field}={low}:{high}:+STEP or :*FACTOR"
+        )
     values = _distinct(field, _values(field, given))
     if not values:
         raise OppoError(f"{field} has no values: {LIST_SYNTAX}")

@@ -161,6 +161,11 @@ def test_a_minimal_file_takes_the_documented_defaults() -> None:
             "3 settings are not read, remove them (in brackets what says it instead): beta (training.ref),"
             " vllm_mode (placement.training, server: separate, colocate: rollout), learning_rate; 1 more",
         ),
+        (
+            "cluster: {node_link_bytes_per_s: 400Gb}",
+            "must be a number (bytes a second per GPU and direction between nodes, before achievable shares;"
+            " 5e10 is the 400 Gb/s of DGX H100 and H200)",
+        ),
         ("dynamic_sampling: {pass_rate: 0.4}", "must be a mapping (alpha and beta of how often a prompt"),
         ("rollout: {tensor_parallel: 2}", "did you mean costs.rollout.tensor_parallel?"),
         ("rollout: {dtype: fp8}", "did you mean costs.rollout.dtype?"),

@@ -32,8 +32,8 @@ class ClusterConfig(Strict):
     node_link_bytes_per_s: Positive = Field(
         5e10,
         description=(
-            "bytes a second per GPU and direction between nodes, before achievable shares; 5e10 is the 400 Gb/s of"
-            " DGX H100 and H200"
+            "bytes a second per GPU and direction between nodes, before achievable shares; 5e10 is the"
+            " 400 Gb/s of DGX H100 and H200"
         ),
     )
     split: str | None = Field(None, description=f"who has which GPUs, over the fields that say so: {SYNTAX}")

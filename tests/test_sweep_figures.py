@@ -14,10 +14,14 @@ from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.report import sweep_figures as s
 from oppo_sim.report import tune_figures as t
+from oppo_sim.report.curve_figure import curve_figure
+from oppo_sim.report.heat_figure import heat_figure
 from oppo_sim.report.labels import field_label, measured_label, settings_label, value_label
 from oppo_sim.report.points import Points, category, filled, heat_axes, is_grid, ordered_values
 from oppo_sim.report.ranked_figure import ranked_figure
+from oppo_sim.report.scatter_figure import scatter_figure
 from oppo_sim.report.style import legend_below, new_figure
+from oppo_sim.report.tradeoff_figure import pareto_front, tradeoff_figure
 from tests.report_points import CHUNKS, OVERCOMMITS, made_points, seconds, table
 from tests.test_report_figures import check_readable, legend_texts
 
@@ -72,23 +76,23 @@ def made_knobs() -> list[dict[str, Any]]:
 
 
 MAKERS: dict[str, Callable[[], Figure]] = {
-    "heat": lambda: s.heat_figure(made_points(), title="a"),
-    "heat of speed-up": lambda: s.heat_figure(made_points(), "speedup"),
-    "heat of length bias": lambda: s.heat_figure(made_points(), "length_bias_paired"),
-    "heat, 24 × 16": lambda: s.heat_figure(
+    "heat": lambda: heat_figure(made_points(), title="a"),
+    "heat of speed-up": lambda: heat_figure(made_points(), "speedup"),
+    "heat of length bias": lambda: heat_figure(made_points(), "length_bias_paired"),
+    "heat, 24 × 16": lambda: heat_figure(
         made_points(chunks=tuple(range(64, 64 * 17, 64)), overcommits=tuple(range(24)))
     ),
-    "heat, other axes": lambda: s.heat_figure(made_points(), x="placement.scoring", y="policy.chunk_size"),
-    "curve": lambda: s.curve_figure(made_points(), by="placement.scoring", title="a"),
-    "curve of one line": lambda: s.curve_figure(made_points(), "speedup", x="policy.overcommit"),
-    "length bias": lambda: s.curve_figure(
+    "heat, other axes": lambda: heat_figure(made_points(), x="placement.scoring", y="policy.chunk_size"),
+    "curve": lambda: curve_figure(made_points(), by="placement.scoring", title="a"),
+    "curve of one line": lambda: curve_figure(made_points(), "speedup", x="policy.overcommit"),
+    "length bias": lambda: curve_figure(
         made_points(), "length_bias_paired", x="policy.overcommit", by="placement.scoring"
     ),
-    "scatter": lambda: s.scatter_figure(sampled_points()),
-    "scatter of one field": lambda: s.scatter_figure(made_points(chunks=(256,)), by="placement.scoring"),
+    "scatter": lambda: scatter_figure(sampled_points()),
+    "scatter of one field": lambda: scatter_figure(made_points(chunks=(256,)), by="placement.scoring"),
     "ranked": lambda: ranked_figure(made_splits(), title="a"),
-    "trade-off": lambda: s.tradeoff_figure(made_points(), by="placement.scoring", title="a"),
-    "trade-off with the bias": lambda: s.tradeoff_figure(made_points(), "length_bias_paired"),
+    "trade-off": lambda: tradeoff_figure(made_points(), by="placement.scoring", title="a"),
+    "trade-off with the bias": lambda: tradeoff_figure(made_points(), "length_bias_paired"),
     "history of a search": lambda: t.history_figure(made_trials(), "s_per_rollout", "a"),
     "sensitivity": lambda: t.sensitivity_figure(made_sensitivity(), made_knobs(), "a"),
     "regret": lambda: t.regret_figure([{"world": "as given", "chosen": 0.01, "nominal": 0.0}], "a"),
@@ -112,7 +116,7 @@ def mesh(figure: Figure) -> QuadMesh:
 
 
 def test_the_heat_map_shows_the_best_placement_and_says_so() -> None:
-    figure = s.heat_figure(made_points())
+    figure = heat_figure(made_points())
     drawn = np.ma.filled(mesh(figure).get_array(), np.nan)
     expected = [
         [np.nan if chunk == 32 and over >= 24 else seconds("separate", chunk, over) for over in OVERCOMMITS]
@@ -126,7 +130,7 @@ def test_the_heat_map_shows_the_best_placement_and_says_so() -> None:
 
 
 def test_the_star_stands_at_the_optimum_and_the_legend_gives_its_value() -> None:
-    figure = s.heat_figure(made_points())
+    figure = heat_figure(made_points())
     (marker,) = [line for line in figure.axes[0].lines if line.get_marker() == "*"]
     (x,), (y,) = marker.get_data()
     assert (OVERCOMMITS[round(float(x))], CHUNKS[round(float(y))]) == (24, 512)
@@ -135,7 +139,7 @@ def test_the_star_stands_at_the_optimum_and_the_legend_gives_its_value() -> None
 
 def test_the_outline_runs_around_the_region_and_no_other_cell() -> None:
     points = made_points()
-    figure = s.heat_figure(points)
+    figure = heat_figure(points)
     (outline,) = [part for part in figure.axes[0].collections if isinstance(part, LineCollection)][1:]
     sides = {tuple(np.round(segment.mean(axis=0), 6)) for segment in outline.get_segments()}
     cells = {
@@ -156,12 +160,12 @@ def test_the_outline_runs_around_the_region_and_no_other_cell() -> None:
 
 
 def test_failed_cells_are_hatched_and_named() -> None:
-    assert "failed" in legend_texts(s.heat_figure(made_points()))
-    assert "failed" not in legend_texts(s.heat_figure(made_points(chunks=(64, 128))))
+    assert "failed" in legend_texts(heat_figure(made_points()))
+    assert "failed" not in legend_texts(heat_figure(made_points(chunks=(64, 128))))
 
 
 def test_each_line_of_the_curve_stays_at_its_own_fastest_point() -> None:
-    figure = s.curve_figure(made_points(), by="placement.scoring")
+    figure = curve_figure(made_points(), by="placement.scoring")
     lines = [line for line in figure.axes[0].lines if line.get_linestyle() != "None"]
     for line, placement in zip(lines, ("separate", "rollout"), strict=True):
         at, height = line.get_data()
@@ -176,11 +180,11 @@ def test_the_front_holds_what_none_beats() -> None:
         np.array([0.0, 1.0, 1.0, 2.0, 3.0, np.nan, 0.5]),
         np.array([1.0, 1.5, 1.4, 1.5, 2.0, 9.0, 0.9]),
     )
-    assert s.pareto_front(paid, won) == [0, 1, 4]
+    assert pareto_front(paid, won) == [0, 1, 4]
 
 
 def test_the_trade_off_lists_the_settings_of_its_front() -> None:
-    text = s.tradeoff_figure(made_points()).axes[0].get_xlabel()
+    text = tradeoff_figure(made_points()).axes[0].get_xlabel()
     assert text.startswith("mean staleness (weight updates)")
     assert "scoring placement separate, chunk size 512, overcommit Δ 0" in text
 
@@ -198,7 +202,7 @@ def test_what_the_trade_off_lists_stays_in_its_figure() -> None:
         }
     )
     axes = ("cluster.split", "rollout.enable_prefix_caching")
-    figure = s.tradeoff_figure(Points(frame, axes, 2, frozenset({2})))
+    figure = tradeoff_figure(Points(frame, axes, 2, frozenset({2})))
     figure.canvas.draw()
     text = figure.axes[0].xaxis.label
     assert "training:4,\n     rollout.enable_prefix_caching true" in text.get_text()
@@ -227,13 +231,13 @@ def all_failed() -> Points:
 
 
 NOTHING_TO_DRAW: dict[str, tuple[Callable[[], object], str]] = {
-    "a field that does not vary": (lambda: s.heat_figure(made_points(chunks=(64,))), "policy.chunk_size"),
+    "a field that does not vary": (lambda: heat_figure(made_points(chunks=(64,))), "policy.chunk_size"),
     "no measure": (
-        lambda: s.heat_figure(all_failed(), x="policy.overcommit", y="placement.scoring"),
+        lambda: heat_figure(all_failed(), x="policy.overcommit", y="placement.scoring"),
         "no point has the measure 'step_s'",
     ),
-    "a curve along words": (lambda: s.curve_figure(made_points(), x="placement.scoring"), "numeric field"),
-    "a trade-off without points": (lambda: s.tradeoff_figure(all_failed()), "no point has both"),
+    "a curve along words": (lambda: curve_figure(made_points(), x="placement.scoring"), "numeric field"),
+    "a trade-off without points": (lambda: tradeoff_figure(all_failed()), "no point has both"),
     "no trial": (lambda: t.history_figure(made_trials().iloc[2:3], "s_per_rollout"), "no trial"),
     "no knob": (lambda: t.sensitivity_figure(made_sensitivity(), []), "no knobs"),
     "no rows": (lambda: Points(table().iloc[:0], ()), "no rows"),
@@ -300,7 +304,7 @@ def test_values_are_shown_in_order_and_short() -> None:
     mixed = pd.Series([512, "auto", 32.0, None, 512, 0.5], dtype=object)
     assert [value_label(value) for value in ordered_values(mixed)] == ["0.5", "32.0", "512", "auto", "–"]
     assert (
-        settings_label(["policy.name", "policy.overcommit", "policy.x"], ["oppo", 8, None])
+        settings_label([("policy.name", "oppo"), ("policy.overcommit", 8), ("policy.x", None)])
         == "policy oppo, overcommit Δ 8"
     )
     units = [field_label("policy.overcommit", values) for values in ((0, 8), (0.25, 1.0), (4, 0.5), ())]
@@ -322,7 +326,7 @@ def test_a_bound_takes_no_star_and_no_place_on_the_front() -> None:
     assert int(frame["step_s"].idxmin()) in bounds
     assert points.best_row() not in bounds
     assert points.best_row(c.SPEEDUP) not in bounds
-    front = s.pareto_front(
+    front = pareto_front(
         points.measured(c.COMPARED_STALENESS_MEAN), points.achievable(points.measured(c.SPEEDUP))
     )
     assert front
@@ -347,7 +351,7 @@ def test_scattered_values_are_no_grid_even_where_the_best_has_a_cell_of_its_own(
 
 def test_every_mark_of_a_trade_off_is_in_its_legend() -> None:
     one = made_points(chunks=(64,), overcommits=(0, 8, 16), placements=("separate",))
-    assert legend_texts(s.tradeoff_figure(one)) == [
+    assert legend_texts(tradeoff_figure(one)) == [
         "a configuration",
         "none is both faster and fresher (Pareto front)",
     ]

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.report.curve_figure import curve_figure
+from oppo_sim.report.heat_figure import heat_figure
 from oppo_sim.report.labels import (
     MEASURES,
     OVERCOMMIT,
@@ -16,7 +18,6 @@ from oppo_sim.report.labels import (
     value_text,
 )
 from oppo_sim.report.points import CHUNK_FIELD, Points
-from oppo_sim.report.sweep_figures import curve_figure, heat_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -126,9 +126,7 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
     def of(column: str) -> float:
         return float(points.measured(column)[best]) if points.has(column) else float("nan")
 
-    first = (
-        f"{capital(settings_label(*_split(points.label_of(best))))}: {format_seconds(of(c.STEP_S))} a step"
-    )
+    first = f"{capital(settings_label(points.label_of(best)))}: {format_seconds(of(c.STEP_S))} a step"
     if np.isfinite(of(c.SPEEDUP)):
         ends = of(c.SPEEDUP_LOW), of(c.SPEEDUP_HIGH)
         together = of(c.SPEEDUP_BOTH_LOW), of(c.SPEEDUP_BOTH_HIGH)
@@ -244,10 +242,6 @@ def _left_out(points: Points) -> list[str]:
     return sentences
 
 
-def _split(pairs: Sequence[tuple[str, Any]]) -> tuple[list[str], list[Any]]:
-    return [field for field, _ in pairs], [value for _, value in pairs]
-
-
 def _failures(points: Points) -> list[Section]:
     """Reasons of failed points, the most common first, each with one configuration it hit."""
     failed = [row for row, status in enumerate(points.table[c.STATUS]) if status == FAILED]
@@ -256,7 +250,7 @@ def _failures(points: Points) -> list[Section]:
     reasons = [str(points.table[c.ERROR].iloc[row]) for row in failed]
     first = {reason: row for row, reason in zip(reversed(failed), reversed(reasons), strict=True)}
     rows = tuple(
-        (reason, f"{count:,}", settings_label(*_split(points.label_of(first[reason]))))
+        (reason, f"{count:,}", settings_label(points.label_of(first[reason])))
         for reason, count in Counter(reasons).most_common(_MOST_REASONS)
     )
     left = len(first) - len(rows)

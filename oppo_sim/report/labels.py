@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -403,12 +403,10 @@ def policy_names(policies: Iterable[str]) -> dict[str, str]:
     }
 
 
-def settings_label(fields: Sequence[str], values: Sequence[Any]) -> str:
-    """``policy oppo, chunk size 256, overcommit Δ 8``: every field that has a value."""
+def settings_label(settings: Iterable[tuple[str, Any]]) -> str:
+    """``policy oppo, chunk size 256, overcommit Δ 8``: of (field, value) pairs those that have a value."""
     return ", ".join(
-        f"{short_label(field)} {value_label(value)}"
-        for field, value in zip(fields, values, strict=True)
-        if not is_missing(value)
+        f"{short_label(field)} {value_label(value)}" for field, value in settings if not is_missing(value)
     )
 
 

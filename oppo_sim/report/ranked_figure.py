@@ -64,7 +64,7 @@ def _name(points: Points, row: int) -> str:
     what they are."""
     given = points.label_of(row)
     parts = [
-        value_label(value) if len(given) == 1 or isinstance(value, str) else settings_label([field], [value])
+        value_label(value) if len(given) == 1 or isinstance(value, str) else settings_label([(field, value)])
         for field, value in given
     ]
     joined = ", ".join(filter(None, parts))

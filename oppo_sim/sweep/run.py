@@ -138,7 +138,7 @@ class Sweep:
         """A measure (a column of ``points``) over two fields that vary: the first two of the grid where none
         are named; a figure that a notebook shows. Raises OppoError where fewer than two vary."""
         from oppo_sim.report.explore import map_fields
-        from oppo_sim.report.sweep_figures import heat_figure
+        from oppo_sim.report.heat_figure import heat_figure
 
         shown = self._shown()
         across, up = (*map_fields(shown), "", "")[:2]

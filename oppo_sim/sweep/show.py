@@ -96,7 +96,7 @@ def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) 
     if failed:
         found.append(f"{failed:,} of {len(sweep.points):,} points failed:")
         for failure in sweep.failures[:_MOST_REASONS]:
-            first = settings_label(list(failure.first), list(failure.first.values()))
+            first = settings_label(failure.first.items())
             found.append(f"  {failure.points:,} ×: {failure.sentence} (first: {first})")
         if len(sweep.failures) > _MOST_REASONS:
             found.append(f"  and {len(sweep.failures) - _MOST_REASONS} other reasons, see points.csv")

@@ -117,7 +117,9 @@ def test_4_each_token_is_scored_once(case: Case) -> None:
     # Others may have been scored in part: those in flight, and groups that were dropped for equal rewards.
     others = last[c.ROLLOUTS_DEFERRED] + last[c.ROLLOUTS_SURPLUS] + result.steps[c.ROLLOUTS_FILTERED].sum()
     decoded = last[c.TOKENS_IN_FLIGHT] + result.steps[c.TOKENS_FILTERED].sum()
-    assert trained <= scored <= trained + decoded + others * (max(case.prompts) + max(answers))
+    assert trained <= scored
+    if case.machine.scorer_cache_tokens is None:  # else lost prefixes are scored again
+        assert scored <= trained + decoded + others * (max(case.prompts) + max(answers))
 
 
 @EXAMPLES

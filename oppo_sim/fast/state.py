@@ -9,6 +9,7 @@ from oppo_sim.costs.interface import NO_CUTS, Costs
 from oppo_sim.fast.cost_tables import cost_tables
 from oppo_sim.fast.memory import Memory, Zeros, aligned, make_memory
 from oppo_sim.model.counterfactual import Counterfactual
+from oppo_sim.model.layout import device_layout
 from oppo_sim.model.scorer_cache import ALL_AT_ONCE
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Batch, Policy
@@ -206,55 +207,33 @@ def make_state(
 def _devices(
     machine: MachineSetup, counterfactual: Counterfactual, costs: Costs
 ) -> "tuple[dict[str, np.ndarray[Any, Any]], dict[str, float]]":
-    """Devices, what runs on them, and scoring workers, as ``Machine`` has them: replicas' devices first, then
-    those of training, of scoring, and what they have in common."""
+    """Devices, what runs on them, and scoring workers, as ``Machine`` has them."""
     import numpy as np
 
     from oppo_sim.fast import records
 
     replicas, workers = machine.num_replicas, machine.num_workers
-    alone = counterfactual.no_contention
-    shares = None if alone or machine.scoring_on == "separate" else machine.scoring_on
-    rollout = list(range(replicas))
-    shared = [shares == "rollout"] * replicas
-    if machine.training_on == "rollout":
-        training = rollout
-        shared = [shares is not None] * replicas
-    else:
-        count = max(1, workers) if shares == "training" else 1
-        training = list(range(replicas, replicas + count))
-        shared += [shares == "training"] * count
-    if shares is None:
-        scoring = list(range(len(shared), len(shared) + workers))
-        shared += [False] * workers
-    else:
-        on = rollout if shares == "rollout" else training
-        scoring = [on[j % len(on)] for j in range(workers)]
-    together = max(machine.slowed_by) > 1.0 and not alone
-    hosts = list(range(len(shared), len(shared) + replicas)) if together else []
-    shared += [True] * len(hosts)
+    layout = device_layout(machine, contention=not counterfactual.no_contention)
+    shared, hosts = layout.shared, layout.hosts
     device = np.zeros(len(shared), dtype=records.DEVICE)
     device["shared"] = shared
-    device["host"][hosts] = 1
+    device["host"][list(hosts)] = 1
     runners = np.zeros(replicas + workers + 1, dtype=records.RUNNER)
     decoding, scored, trained = machine.slowed_by
     runners["slowed_by"] = [decoding] * replicas + [scored] * workers + [trained]
     listed: list[int] = []
 
-    def place(devices: list[int]) -> tuple[int, int, bool]:
+    def place(*devices: int) -> tuple[int, int, bool]:
         at = len(listed)
         listed.extend(devices)
         return at, len(devices), any(shared[d] for d in devices)
 
-    for actor, d in enumerate((*rollout, *scoring)):
-        index = actor if actor < replicas else actor - replicas
-        runner = runners[actor]
-        host = [hosts[index % len(hosts)]] if hosts else []
-        runner["first_device"], runner["devices"], runner["shared"] = place([d, *host])
-    train = place([*training, *hosts])
-    sync = place([*dict.fromkeys((*training, *rollout)), *hosts])
+    actors = (*enumerate(layout.rollout), *enumerate(layout.scoring))
+    for runner, (index, number) in zip(runners, actors, strict=False):
+        runner["first_device"], runner["devices"], runner["shared"] = place(number, *layout.host_of(index))
+    train, sync = place(*layout.training, *hosts), place(*layout.sync, *hosts)
     worker = np.zeros(workers, dtype=records.WORKER)
-    worker["device"] = scoring
+    worker["device"] = layout.scoring
     worker["room"] = machine.scorer_cache_blocks or 0
     worker["left"] = machine.scorer_iteration_tokens or ALL_AT_ONCE
     tables = {
@@ -271,11 +250,11 @@ def _devices(
         **{f"sync_{name}": value for name, value in zip(names, sync, strict=True)},
         "devices": len(shared),
         "hosts": len(hosts),
-        "num_devices": len({*rollout, *scoring, *training}),
+        "num_devices": layout.num_devices,
         "contention": any(shared),
         "interference": machine.interference,
         "turn_s": machine.turn_s,
-        "time_slices": machine.sharing == "time_slice",
+        "time_slices": machine.time_slices,
         "train_memory": demand.memory,
         "train_arithmetic": demand.arithmetic,
         "sync_memory": sync_demand.memory,
@@ -293,9 +272,6 @@ def _settings(
     def limit(value: int | None) -> int:
         return records.UNBOUNDED if value is None else value
 
-    blocks = (
-        None if machine.kv_capacity_tokens is None else machine.kv_capacity_tokens // machine.kv_block_tokens
-    )
     return {
         "batch": setup.batch.rollout_batch_size,
         "group_size": setup.batch.group_size,
@@ -309,8 +285,8 @@ def _settings(
         "free_padding": counterfactual.free_padding,
         "clear_kv": machine.clear_kv_cache_on_weight_sync,
         "keeps_kv": machine.keeps_kv_between_rounds,
-        "limited": blocks is not None or machine.max_num_seqs is not None,
-        "kv_blocks": limit(blocks),
+        "limited": machine.kv_blocks is not None or machine.max_num_seqs is not None,
+        "kv_blocks": limit(machine.kv_blocks),
         "kv_block_tokens": machine.kv_block_tokens,
         "max_num_seqs": limit(machine.max_num_seqs),
         "max_scoring_tokens": machine.max_scoring_tokens,

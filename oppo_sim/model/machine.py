@@ -9,6 +9,7 @@ from oppo_sim.costs.interface import NO_CUTS, Costs
 from oppo_sim.model.clock import Clock
 from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.model.device import Device, Host, Runner
+from oppo_sim.model.layout import device_layout
 from oppo_sim.model.links import Links
 from oppo_sim.model.replica import DECODE, IDLE, PREFILL, Replica, ReplicaRules
 from oppo_sim.model.rollout import Rollout
@@ -45,61 +46,34 @@ class Machine:
         self.generating = False
         self.stopping = False
         self._ready: list[Replica] = []
-        time_slices = setup.sharing == "time_slice"
         self._answered: list[Replica] = []
         """Rollouts of these have got in line in this instant: their tools answered, or they are new."""
         self._calls: dict[int, Event] = {}
         """Answers to come, by rollout."""
         self._postponed_round: int | None = None
         """A round that begins when a tool answers: until then nobody has anything to decode."""
-        shares = setup.scoring_on != "separate" and not counterfactual.no_contention
-        self.rollout_devices = [
-            Device(shares and setup.scoring_on == "rollout", setup.interference, time_slices)
-            for _ in range(setup.num_replicas)
+        self._leaves: Callable[[], None] | None = None
+        """What leaving the barrier is, once its seconds have passed."""
+        self.tally = Tally()
+        self.spans: list[Span] = []
+        self.markers: list[Marker] = []
+        self._timeline = timeline
+
+        self.layout = device_layout(setup, contention=not counterfactual.no_contention)
+        self._devices = [
+            Host() if number in self.layout.hosts else Device(shared, setup.interference, setup.time_slices)
+            for number, shared in enumerate(self.layout.shared)
         ]
-        on_training = shares and setup.scoring_on == "training"
-        if setup.training_on == "rollout":
-            self.training_devices = self.rollout_devices
-            if on_training:
-                for device in self.rollout_devices:
-                    device.shared = True
-        else:
-            self.training_devices = [
-                Device(on_training, setup.interference, time_slices)
-                for _ in range(max(1, setup.num_workers) if on_training else 1)
-            ]
-        hosts = {"rollout": self.rollout_devices, "training": self.training_devices}.get(setup.scoring_on)
-        if hosts is not None and not counterfactual.no_contention:
-            self.scoring_devices = [hosts[j % len(hosts)] for j in range(setup.num_workers)]
-        else:
-            self.scoring_devices = [Device(False, setup.interference) for _ in range(setup.num_workers)]
-        decoding, scoring, self._training_slowed_by = setup.slowed_by
-        together = max(setup.slowed_by) > 1.0 and not counterfactual.no_contention
-        self._hosts = [Host() for _ in range(setup.num_replicas if together else 0)]
-        self.sync_devices = len(dict.fromkeys((*self.training_devices, *self.rollout_devices)))
-        """Devices on which ``update_weights`` runs."""
-        self.num_devices = len(
-            dict.fromkeys((*self.rollout_devices, *self.scoring_devices, *self.training_devices))
-        )
+        self.rollout_devices = self._on(self.layout.rollout)
+        self.scoring_devices = self._on(self.layout.scoring)
+        self.training_devices = self._on(self.layout.training)
+        self._hosts = self._on(self.layout.hosts)
         groups = (*self.rollout_devices, *self.scoring_devices, *self.training_devices, *self._hosts)
         self._shared = [device for device in dict.fromkeys(groups) if device.shared]
+
+        decoding, scoring, self._training_slowed_by = setup.slowed_by
         actor = costs.actor.without_padding() if counterfactual.free_padding else costs.actor
-        rules = ReplicaRules(
-            static=setup.batching == "static",
-            kv_blocks=(
-                None
-                if setup.kv_capacity_tokens is None
-                else setup.kv_capacity_tokens // setup.kv_block_tokens
-            ),
-            kv_block_tokens=setup.kv_block_tokens,
-            max_num_seqs=setup.max_num_seqs,
-            keeps_kv=setup.keeps_kv_between_rounds,
-            stream=stream,
-            keep_kv_on_tool_call=not setup.clear_kv_cache_on_tool_call,
-            turn_s=setup.turn_s,
-            free_recompute=counterfactual.free_recompute,
-            free_padding=counterfactual.free_padding,
-        )
+        rules = _replica_rules(setup, counterfactual, stream)
         self.replicas = [
             Replica(
                 index,
@@ -116,44 +90,32 @@ class Machine:
         cuts = NO_CUTS if counterfactual.free_cuts else costs.cuts
         send_s_per_token = 0.0 if counterfactual.free_cuts else setup.send_s_per_token
         self._round_fixed_s = cuts.round_fixed_s
-        self._leaves: Callable[[], None] | None = None
-        """What leaving the barrier is, once its seconds have passed."""
-        travels = cuts.piece_send_s > 0.0 or send_s_per_token > 0.0
+        links = partial(Links, self.clock, setup.num_replicas, cuts.piece_send_s, send_s_per_token)
         self.scorer = Scorer(
             [self._runner_on(index, device, scoring) for index, device in enumerate(self.scoring_devices)],
             costs.scorer,
             setup.max_scoring_tokens,
             setup.scorer_kv_capacity_tokens,
             setup.scorer_block_tokens,
-            None
-            if setup.scorer_cache_blocks is None
-            else partial(
-                PrefixCache,
-                setup.scorer_cache_blocks,
-                setup.scorer_block_tokens,
-                setup.scorer_iteration_tokens,
-            ),
+            _prefix_cache(setup),
             cuts.piece_fixed_s,
-            partial(Links, self.clock, setup.num_replicas, cuts.piece_send_s, send_s_per_token)
-            if travels
-            else None,
+            links if cuts.piece_send_s > 0.0 or send_s_per_token > 0.0 else None,
             scheduler.scored,
         )
         if not timeline:
             for replica in self.replicas:
                 replica.on_piece = self.scorer.offer
-        self.tally = Tally()
         self._runners = [*(replica.runner for replica in self.replicas), *self.scorer.runners]
-        self.spans: list[Span] = []
-        self.markers: list[Marker] = []
-        self._timeline = timeline
+
+    def _on(self, numbers: Sequence[int]) -> list[Device]:
+        return [self._devices[number] for number in numbers]
 
     def _runner_on(
         self, index: int, device: Device, slowed_by: float
     ) -> Callable[[Callable[[float], None]], Runner]:
         """Of replica or worker ``index``."""
-        host = [self._hosts[index % len(self._hosts)]] if self._hosts else []
-        return lambda on_end: Runner(self.clock, [device, *host], on_end, slowed_by)
+        devices = [device, *self._on(self.layout.host_of(index))]
+        return lambda on_end: Runner(self.clock, devices, on_end, slowed_by)
 
     def training_runner(self, on_end: Callable[[float], None]) -> Runner:
         """Runs the training stages."""
@@ -162,8 +124,8 @@ class Machine:
 
     def sync_runner(self, on_end: Callable[[float], None]) -> Runner:
         """Runs ``update_weights``, on training and rollout devices."""
-        devices = dict.fromkeys((*self.training_devices, *self.rollout_devices, *self._hosts))
-        return self._kept(Runner(self.clock, list(devices), on_end, self._training_slowed_by))
+        devices = [*self._on(self.layout.sync), *self._hosts]
+        return self._kept(Runner(self.clock, devices, on_end, self._training_slowed_by))
 
     def _kept(self, runner: Runner) -> Runner:
         self._runners.append(runner)
@@ -397,3 +359,26 @@ class Machine:
             device.dirty = False
         for runner in runners.values():
             runner.rerate(now)
+
+
+def _replica_rules(setup: MachineSetup, counterfactual: Counterfactual, stream: bool) -> ReplicaRules:
+    return ReplicaRules(
+        static=setup.batching == "static",
+        kv_blocks=setup.kv_blocks,
+        kv_block_tokens=setup.kv_block_tokens,
+        max_num_seqs=setup.max_num_seqs,
+        keeps_kv=setup.keeps_kv_between_rounds,
+        stream=stream,
+        keep_kv_on_tool_call=not setup.clear_kv_cache_on_tool_call,
+        turn_s=setup.turn_s,
+        free_recompute=counterfactual.free_recompute,
+        free_padding=counterfactual.free_padding,
+    )
+
+
+def _prefix_cache(setup: MachineSetup) -> Callable[[], PrefixCache] | None:
+    """Makes the cache of one scoring worker; None: prefixes are never lost."""
+    blocks = setup.scorer_cache_blocks
+    if blocks is None:
+        return None
+    return partial(PrefixCache, blocks, setup.scorer_block_tokens, setup.scorer_iteration_tokens)

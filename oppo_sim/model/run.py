@@ -230,7 +230,8 @@ class SimulatedPlant:
         tally = machine.tally
         tally.gen = Work.of_all([replica.work for replica in machine.replicas])
         tally.scoring = Work.of_all(machine.scorer.work_of)
-        devices = DeviceCounts(len(machine.training_devices), machine.sync_devices, machine.num_devices)
+        layout = machine.layout
+        devices = DeviceCounts(len(layout.training), len(layout.sync), layout.num_devices)
         self._rows.close(end, tally, reading, self._trainer.flops, devices)
 
     def end_step(self, step: int) -> Any:

@@ -65,6 +65,17 @@ class MachineSetup:
         return decode, score, self.interference
 
     @property
+    def time_slices(self) -> bool:
+        """Kernels of two activities never run together on one device."""
+        return self.sharing == "time_slice"
+
+    @property
+    def kv_blocks(self) -> int | None:
+        """Blocks of ``kv_capacity_tokens``; None: ample."""
+        tokens = self.kv_capacity_tokens
+        return None if tokens is None else tokens // self.kv_block_tokens
+
+    @property
     def scorer_cache_blocks(self) -> int | None:
         """Blocks of ``scorer_cache_tokens``; None: ample."""
         tokens = self.scorer_cache_tokens
@@ -94,12 +105,11 @@ class MachineSetup:
                 f"the {schedule} policy generates during training: give training its own devices"
                 " (placement.training: separate)"
             )
-        if self.kv_capacity_tokens is not None:
-            blocks = self.kv_capacity_tokens // self.kv_block_tokens
+        if self.kv_blocks is not None:
             needed = -(-(longest_prompt + max_response_length) // self.kv_block_tokens)
-            if needed > blocks:
+            if needed > self.kv_blocks:
                 raise OppoError(
-                    f"rollout.kv_capacity_tokens {self.kv_capacity_tokens} ({blocks} blocks of"
+                    f"rollout.kv_capacity_tokens {self.kv_capacity_tokens} ({self.kv_blocks} blocks of"
                     f" {self.kv_block_tokens}) cannot hold a rollout of {longest_prompt} prompt +"
                     f" {max_response_length} response tokens: raise it, or lower max_response_length"
                 )

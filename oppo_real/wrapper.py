@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_real.ppo.rollout import TrainRollout
 from oppo_real.run.inputs import RunInput
+from oppo_real.run.opened import OwnLoop, open_run
 from oppo_real.run.plant import make_plant
-from oppo_real.run.setup import OwnLoop, build_real_setup, open_run
+from oppo_real.run.setup import build_real_setup
 from oppo_real.run.signals import CallerSignal
 from oppo_sim.columns import RolloutRow, timing
 from oppo_sim.errors import OppoError

@@ -20,8 +20,9 @@ from oppo_real.engines.torch_actor import TorchActor
 from oppo_real.ppo.config import PPOConfig
 from oppo_real.ppo.rollout import TrainRollout
 from oppo_real.ppo.trainer import PPOTrainer
+from oppo_real.run.opened import OwnLoop, open_run
 from oppo_real.run.plant import make_plant
-from oppo_real.run.setup import OwnLoop, build_real_setup, open_run
+from oppo_real.run.setup import build_real_setup
 from oppo_real.task.arithmetic import EOS
 from oppo_sim import columns as c
 from oppo_sim.results.sinks import FrameSink

@@ -23,7 +23,6 @@ from oppo_real.run.tools import ToolCalls
 from oppo_sim.columns import TRAINING_STAGES, timing
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.linear import LinearEngine, LinearTraining
-from oppo_sim.errors import OppoError
 from oppo_sim.model.row import StepRows
 from oppo_sim.results.sinks import Sink
 from oppo_sim.schedule.ledger import Begun
@@ -43,14 +42,8 @@ UNKNOWN_PEAKS = Costs(LinearEngine(1.0), LinearEngine(1.0), LinearTraining(), {}
 
 
 def make_plant(inputs: RunInput, sink: Sink) -> "EnginePlant":
-    """A run, ready for ``run`` or ``drive``. Raises OppoError for engines that cannot overlap with training
-    where the policy needs it."""
+    """A run, ready for ``run`` or ``drive``."""
     policy, machine = inputs.policy, inputs.machine
-    if policy.schedule != "synchronous" and not inputs.worker_group.concurrent and not inputs.lock_step:
-        raise OppoError(
-            f"the {policy.schedule} policy generates during training, which needs engines in processes"
-            " of their own: set real.placement.kind to processes or ray (or real.lock_step to true)"
-        )
     scheduler = make_scheduler(
         ScheduleSetup(
             policy,

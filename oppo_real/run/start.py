@@ -8,11 +8,12 @@ from oppo_real.checkpoint import Checkpoints, restore_record
 from oppo_real.config import RealConfig
 from oppo_real.node import versions_of
 from oppo_real.placement.engines import gpu_number, spread_over
+from oppo_real.run.opened import open_run
 from oppo_real.run.plant import make_plant
 from oppo_real.run.record import Record
-from oppo_real.run.setup import RealSetup, build_real_setup, open_run
-from oppo_sim.errors import OppoError
+from oppo_real.run.setup import RealSetup, build_real_setup
 from oppo_sim.manifest import run_manifest
+from oppo_sim.one_run import check_timeline
 from oppo_sim.results.sinks import FrameSink, Sink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
@@ -101,11 +102,7 @@ def execute(
     engines run and ``record`` and ``sink`` have all steps of the checkpoint, before a new one. ``tell``:
     called with what is done before the first step."""
     steps = setup.base.steps
-    if timeline is not None and not 0 <= timeline[0] <= timeline[1] < steps:
-        raise OppoError(
-            f"timeline {timeline[0]}:{timeline[1]} lies outside steps 0 to {steps - 1}: choose first:last"
-            " within them"
-        )
+    check_timeline(timeline, steps)
     record = Record(setup) if record is None else record
     sinks = Sinks(sink, record)
     state = None if checkpoints is None else checkpoints.load()

@@ -107,91 +107,119 @@ class StepRows:
         reward: float | None,
         training_flops: float | None,
     ) -> dict[str, Any]:
-        batch, begin, costs = facts.batch, self._begin, self._costs
-        replicas, workers = len(end.rollout), len(end.scoring)
-        size = len(batch)
-        seconds = facts.stages["step"]
-        lengths = [rollout.response_length for rollout in batch]
-        total = sum(lengths)
-        staleness = [
-            facts.weight_version - rollout.head_version
-            for rollout in batch
-            if rollout.head_version is not None
-        ]
-        stalest = max(staleness)
-        newest = [facts.weight_version - rollout.tail_version for rollout in batch]
-        spans = [rollout.span for rollout in batch]
+        batch, begin, seconds = facts.batch, self._begin, facts.stages["step"]
         scored = end if facts.last_score is None else facts.last_score
         inference = (*begin.rollout, *begin.scoring), (*scored.rollout, *scored.scoring)
-        row: dict[str, Any] = {
+        return {
             c.STEP: facts.step,
             c.WEIGHT_VERSION: facts.weight_version,
             c.START_S: self._origin + begin.at,
+            **{_TIMING[stage]: value for stage, value in facts.stages.items()},
+            **_length_columns(batch),
+            c.TRACE_LENGTH_MEAN: self._trace_mean(facts.step),
+            c.ROLLOUTS_ADMITTED: facts.admitted,
+            c.ROLLOUTS_DEFERRED: facts.deferred,
+            c.ROLLOUTS_SURPLUS: facts.surplus,
+            c.ROLLOUTS_DROPPED: facts.dropped,
+            c.ROLLOUTS_FILTERED: facts.filtered,
+            **_staleness_columns(batch, facts.weight_version),
+            c.OVERCOMMIT: facts.plan.overcommit,
+            c.CHUNK_SIZE: facts.plan.chunk_size,
+            c.REWARD_MEAN: NAN if reward is None else reward,
+            **_token_columns(facts, tally),
+            c.SCORER_PIECES: tally.pieces,
+            c.SCORER_BATCHES: tally.scoring_batches,
+            c.BUSY_ROLLOUT: _share(begin.rollout, end.rollout, seconds),
+            c.BUSY_SCORING: _share(begin.scoring, end.scoring, seconds),
+            c.BUSY_TRAINING: _share(begin.training, end.training, seconds),
+            c.UTILIZATION_INFERENCE: _share(inference[0], inference[1], scored.at - begin.at),
+            **_achieved_columns(
+                tally, training_flops, seconds, self._costs, len(end.rollout), len(end.scoring)
+            ),
+            c.KV_PEAK_TOKENS: tally.kv_peak,
+            c.KV_PREEMPTIONS: tally.preemptions,
         }
-        for stage, value in facts.stages.items():
-            row[_TIMING[stage]] = value
-        row[c.LENGTH_MEAN] = total / size
-        row[c.LENGTH_MAX] = max(lengths)
-        row[c.LENGTH_MIN] = min(lengths)
-        row[c.LENGTH_CLIP_RATIO] = sum([rollout.clipped for rollout in batch]) / size
-        row[c.PROMPT_LENGTH_MEAN] = sum([rollout.prompt_length for rollout in batch]) / size
-        row[c.TRACE_LENGTH_MEAN] = self._trace_mean(facts.step)
-        row[c.ROLLOUTS_ADMITTED] = facts.admitted
-        row[c.ROLLOUTS_DEFERRED] = facts.deferred
-        row[c.ROLLOUTS_SURPLUS] = facts.surplus
-        row[c.ROLLOUTS_DROPPED] = facts.dropped
-        row[c.ROLLOUTS_FILTERED] = facts.filtered
-        row[c.PARTIAL_RATIO] = sum([span > 1 for span in spans]) / size
-        row[c.STALENESS_MEAN] = sum(staleness) / size
-        row[c.STALENESS_MAX] = stalest
-        row[c.STALENESS_MIN] = min(staleness)
-        row[c.STALENESS_HISTOGRAM] = _counts(staleness, stalest)
-        deferrals = [rollout.deferrals for rollout in batch]
-        row[c.DEFERRALS_HISTOGRAM] = _counts(deferrals, max(deferrals))
-        row[c.STALENESS_NEWEST_MEAN] = sum(newest) / size
-        row[c.STALENESS_NEWEST_MAX] = max(newest)
-        row[c.STALENESS_NEWEST_MIN] = min(newest)
-        row[c.SPANS_MEAN] = sum(spans) / size
-        row[c.SPANS_MAX] = max(spans)
-        row[c.OVERCOMMIT] = facts.plan.overcommit
-        row[c.CHUNK_SIZE] = facts.plan.chunk_size
-        row[c.REWARD_MEAN] = NAN if reward is None else reward
-        row[c.TOKENS_DECODED] = tally.decoded
-        row[c.TOKENS_TRAINED] = total
-        row[c.TOKENS_PREFILLED] = tally.prefilled
-        row[c.TOKENS_RECOMPUTED] = tally.recomputed
-        row[c.TOKENS_PREFIX_CACHED] = tally.prefix_cached
-        row[c.TOKENS_PADDING] = tally.padding
-        row[c.TOKENS_DROPPED] = facts.dropped_tokens
-        row[c.TOKENS_FILTERED] = facts.filtered_tokens
-        row[c.TOKENS_IN_FLIGHT] = facts.tokens_in_flight
-        row[c.TOKENS_SCORED] = tally.scored
-        row[c.SCORER_PIECES] = tally.pieces
-        row[c.SCORER_BATCHES] = tally.scoring_batches
-        row[c.BUSY_ROLLOUT] = _share(begin.rollout, end.rollout, seconds)
-        row[c.BUSY_SCORING] = _share(begin.scoring, end.scoring, seconds)
-        row[c.BUSY_TRAINING] = _share(begin.training, end.training, seconds)
-        row[c.UTILIZATION_INFERENCE] = _share(inference[0], inference[1], scored.at - begin.at)
-        actor, scorer, training = costs.actor.peak, costs.scorer.peak, costs.training.peak
-        row[c.FLOPS_ROLLOUT] = NAN if actor is None else tally.gen.flops / seconds
-        row[c.FLOPS_SCORING] = NAN if scorer is None else tally.scoring.flops / seconds
-        row[c.FLOPS_TRAINING] = NAN if training_flops is None else training_flops / seconds
-        row[c.MFU_ROLLOUT] = NAN if actor is None else tally.gen.flops / (seconds * actor.flops * replicas)
-        row[c.MFU_SCORING] = (
-            NAN if scorer is None else tally.scoring.flops / (seconds * scorer.flops * workers)
-        )
-        row[c.MFU_TRAINING] = (
-            NAN if training is None or training_flops is None else training_flops / (seconds * training.flops)
-        )
-        row[c.BANDWIDTH_ROLLOUT] = NAN if actor is None else tally.gen.bytes / seconds
-        row[c.BANDWIDTH_SCORING] = NAN if scorer is None else tally.scoring.bytes / seconds
-        row[c.MBU_ROLLOUT] = NAN if actor is None else tally.gen.bytes / (seconds * actor.bytes * replicas)
-        row[c.MBU_SCORING] = (
-            NAN if scorer is None else tally.scoring.bytes / (seconds * scorer.bytes * workers)
-        )
-        row[c.KV_PEAK_TOKENS] = tally.kv_peak
-        row[c.KV_PREEMPTIONS] = tally.preemptions
-        return row
+
+
+def _length_columns(batch: Sequence[Rollout]) -> dict[str, float]:
+    lengths = [rollout.response_length for rollout in batch]
+    size = len(batch)
+    return {
+        c.LENGTH_MEAN: sum(lengths) / size,
+        c.LENGTH_MAX: max(lengths),
+        c.LENGTH_MIN: min(lengths),
+        c.LENGTH_CLIP_RATIO: sum([rollout.clipped for rollout in batch]) / size,
+        c.PROMPT_LENGTH_MEAN: sum([rollout.prompt_length for rollout in batch]) / size,
+    }
+
+
+def _staleness_columns(batch: Sequence[Rollout], version: int) -> dict[str, Any]:
+    """In updates, of the oldest and of the newest token of each rollout; ``version``: updates before it."""
+    size = len(batch)
+    spans = [rollout.span for rollout in batch]
+    oldest = [version - rollout.head_version for rollout in batch if rollout.head_version is not None]
+    newest = [version - rollout.tail_version for rollout in batch]
+    deferrals = [rollout.deferrals for rollout in batch]
+    return {
+        c.PARTIAL_RATIO: sum([span > 1 for span in spans]) / size,
+        c.STALENESS_MEAN: sum(oldest) / size,
+        c.STALENESS_MAX: max(oldest),
+        c.STALENESS_MIN: min(oldest),
+        c.STALENESS_HISTOGRAM: _counts(oldest, max(oldest)),
+        c.DEFERRALS_HISTOGRAM: _counts(deferrals, max(deferrals)),
+        c.STALENESS_NEWEST_MEAN: sum(newest) / size,
+        c.STALENESS_NEWEST_MAX: max(newest),
+        c.STALENESS_NEWEST_MIN: min(newest),
+        c.SPANS_MEAN: sum(spans) / size,
+        c.SPANS_MAX: max(spans),
+    }
+
+
+def _token_columns(facts: StepEnd[R], tally: Tally) -> dict[str, int]:
+    return {
+        c.TOKENS_DECODED: tally.decoded,
+        c.TOKENS_TRAINED: sum([rollout.response_length for rollout in facts.batch]),
+        c.TOKENS_PREFILLED: tally.prefilled,
+        c.TOKENS_RECOMPUTED: tally.recomputed,
+        c.TOKENS_PREFIX_CACHED: tally.prefix_cached,
+        c.TOKENS_PADDING: tally.padding,
+        c.TOKENS_DROPPED: facts.dropped_tokens,
+        c.TOKENS_FILTERED: facts.filtered_tokens,
+        c.TOKENS_IN_FLIGHT: facts.tokens_in_flight,
+        c.TOKENS_SCORED: tally.scored,
+    }
+
+
+def _achieved_columns(
+    tally: Tally, training_flops: float | None, seconds: float, costs: Costs, replicas: int, workers: int
+) -> dict[str, float]:
+    """Operations and bytes a second, and their shares of the devices' peaks (MFU, MBU); NaN where a cost
+    model knows no peaks or counts no work."""
+    actor, scorer, training = costs.actor.peak, costs.scorer.peak, costs.training.peak
+    found = dict.fromkeys(_ACHIEVED, NAN)
+    if actor is not None:
+        found[c.FLOPS_ROLLOUT] = tally.gen.flops / seconds
+        found[c.MFU_ROLLOUT] = tally.gen.flops / (seconds * actor.flops * replicas)
+        found[c.BANDWIDTH_ROLLOUT] = tally.gen.bytes / seconds
+        found[c.MBU_ROLLOUT] = tally.gen.bytes / (seconds * actor.bytes * replicas)
+    if scorer is not None:
+        found[c.FLOPS_SCORING] = tally.scoring.flops / seconds
+        found[c.MFU_SCORING] = tally.scoring.flops / (seconds * scorer.flops * workers)
+        found[c.BANDWIDTH_SCORING] = tally.scoring.bytes / seconds
+        found[c.MBU_SCORING] = tally.scoring.bytes / (seconds * scorer.bytes * workers)
+    if training_flops is not None:
+        found[c.FLOPS_TRAINING] = training_flops / seconds
+        if training is not None:
+            found[c.MFU_TRAINING] = training_flops / (seconds * training.flops)
+    return found
+
+
+_ACHIEVED = (
+    c.FLOPS_ROLLOUT, c.FLOPS_SCORING, c.FLOPS_TRAINING,
+    c.MFU_ROLLOUT, c.MFU_SCORING, c.MFU_TRAINING,
+    c.BANDWIDTH_ROLLOUT, c.BANDWIDTH_SCORING,
+    c.MBU_ROLLOUT, c.MBU_SCORING,
+)  # fmt: skip
 
 
 def _kernel_columns(

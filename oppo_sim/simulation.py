@@ -1,6 +1,6 @@
 """Simulate one run of a scenario; from Python in one call, returning pandas frames."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,10 @@ from oppo_sim.manifest import run_manifest
 from oppo_sim.one_run import ProgressSink, run_setup, with_sync_warnings
 from oppo_sim.policies.registry import policy_name
 from oppo_sim.progress import OnProgress, Progress, listener
-from oppo_sim.results.sinks import FrameSink, RolloutBlocks, Sink, Sinks
+from oppo_sim.results.sinks import FrameSink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
-from oppo_sim.scenario.build import build_setup, policy_settings_of
+from oppo_sim.scenario.build import Setup, build_setup, policy_settings_of
 from oppo_sim.scenario.load import Overrides, load_scenario, override_texts, with_trace
 from oppo_sim.scenario.policy_label import for_policy, scenario_under, settings_in
 from oppo_sim.scenario.schema import Scenario
@@ -105,70 +105,86 @@ def simulate(
     Raises OppoError for anything that cannot run and a folder that is taken. Ctrl-C (KeyboardInterrupt)
     finishes the folder with the steps that are done.
     """
-    if overrides and isinstance(policy, str):
-        overrides = for_policy(override_texts(overrides), policy)
-    loaded = loaded_scenario(scenario, overrides, trace).for_steps(steps)
-    label = loaded.policy.name if policy is None else policy_name(policy)
-    loaded, name = scenario_under(loaded, label)
-    settings = policy_settings_of(loaded, name)
-    if policy_settings is not None:
-        settings = settings_in(label) | dict(policy_settings)
+    loaded, name, settings = _under_policy(scenario, policy, policy_settings, overrides, trace, steps)
     if timeline is not None and (isinstance(timeline, int) or len(timeline) != 2):
         raise OppoError(f"timeline is {timeline!r}: give the first and the last step, such as (2, 4)")
     setup = build_setup(loaded, policy=name, policy_settings=settings, seed=seed, steps=steps)
-
     heard = listener(progress)
 
     def tell(done: int) -> None:
         if heard is not None:
             heard(Progress("simulated steps", done, setup.steps))
 
-    frames = FrameSink(keep_rollouts)
-    if folder is not None:
-        from oppo_sim.simulation_folder import SimulationRequest, shown_steps, simulate_to_folder
+    if folder is None:
+        return _simulated(setup, name, settings, keep_rollouts, timeline, tell)
+    from oppo_sim.simulation_folder import SimulationRequest, shown_steps, simulate_to_folder
 
-        shown = timeline or shown_steps(setup)
-        request = SimulationRequest(
-            setup, name, Path(folder), force, shown, keep_rollouts, figures, settings=settings, also=frames
-        )
-        stored = simulate_to_folder(request, tell)
-        if stored.interrupted:
-            raise KeyboardInterrupt
-        return Run(
-            name,
-            setup.seed,
-            stored.steps,
-            frames.rollouts(),
-            stored.summary,
-            dict(stored.manifest),
-            list(stored.spans),
-            list(stored.markers),
-        )
-    if not keep_rollouts and timeline is None:
+    frames = FrameSink(keep_rollouts)
+    shown = timeline or shown_steps(setup)
+    request = SimulationRequest(
+        setup, name, Path(folder), force, shown, keep_rollouts, figures, settings=settings, also=frames
+    )
+    stored = simulate_to_folder(request, tell)
+    if stored.interrupted:
+        raise KeyboardInterrupt
+    return Run(
+        name,
+        setup.seed,
+        stored.steps,
+        frames.rollouts(),
+        stored.summary,
+        dict(stored.manifest),
+        list(stored.spans),
+        list(stored.markers),
+    )
+
+
+def _under_policy(
+    scenario: Scenario | str | Path,
+    policy: str | type | None,
+    policy_settings: Mapping[str, Any] | None,
+    overrides: Overrides,
+    trace: Any,
+    steps: int | None,
+) -> tuple[Scenario, str, dict[str, Any]]:
+    """The scenario with what was given beside it, the policy's name, and the policy's settings there."""
+    if overrides and isinstance(policy, str):
+        overrides = for_policy(override_texts(overrides), policy)
+    loaded = loaded_scenario(scenario, overrides, trace).for_steps(steps)
+    label = loaded.policy.name if policy is None else policy_name(policy)
+    loaded, name = scenario_under(loaded, label)
+    if policy_settings is None:
+        return loaded, name, policy_settings_of(loaded, name)
+    return loaded, name, settings_in(label) | dict(policy_settings)
+
+
+def _simulated(
+    setup: Setup,
+    name: str,
+    settings: Mapping[str, Any],
+    keep_rollouts: bool,
+    timeline: tuple[int, int] | None,
+    tell: Callable[[int], None],
+) -> Run:
+    """A run that is kept in memory alone."""
+    spans: list[Span] = []
+    markers: list[Marker] = []
+    frames = FrameSink(keep_rollouts)
+    if keep_rollouts or timeline is not None:
+        sink = Sinks(frames, ProgressSink(tell))
+        spans, markers = run_setup(setup, sink, timeline=timeline, rollouts=keep_rollouts)
+        table, engine = frames.steps(), engine_of(setup)
+    else:
         made = run_columns(setup, progress=tell)
-        table = made.frame()
-        manifest = run_manifest(setup, name, settings, engine=made.engine)
-        return Run(
-            name,
-            setup.seed,
-            table,
-            RolloutBlocks().frame(),
-            summarise(table, setup.warmup_steps),
-            with_sync_warnings(manifest, loaded, table, setup.warmup_steps),
-            [],
-            [],
-        )
-    sink: Sink = frames if heard is None else Sinks(frames, ProgressSink(tell))
-    spans, markers = run_setup(setup, sink, timeline=timeline, rollouts=keep_rollouts)
-    table = frames.steps()
-    manifest = run_manifest(setup, name, settings, engine=engine_of(setup))
+        table, engine = made.frame(), made.engine
+    manifest = run_manifest(setup, name, settings, engine=engine)
     return Run(
         name,
         setup.seed,
         table,
         frames.rollouts(),
         summarise(table, setup.warmup_steps),
-        with_sync_warnings(manifest, loaded, table, setup.warmup_steps),
+        with_sync_warnings(manifest, setup.scenario, table, setup.warmup_steps),
         spans,
         markers,
     )

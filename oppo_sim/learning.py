@@ -135,7 +135,7 @@ class Learning:
         mean scatters about the trace's is none."""
         strength = self.effect.strength if draw is None else self.effect.drawn(draw)
         shares = [float(totals[c.share("staleness", stale)]) for stale in range(c.LAST_SHARE + 1)]
-        bias = float(totals["length_mean"] / totals[c.ON_POLICY_LENGTH_MEAN] - 1.0)
+        bias = float(totals[c.RUN_LENGTH_MEAN] / totals[c.ON_POLICY_LENGTH_MEAN] - 1.0)
         return progress(shares, bias, strength)
 
     def seconds(self, totals: Mapping[Any, Any], draw: int | None = None) -> float:

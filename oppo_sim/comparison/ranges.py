@@ -79,5 +79,5 @@ def ranges_of(
 
 def _by_draw(runs: "pd.DataFrame", labels: Sequence[str], column: str) -> dict[str, list[list[float]]]:
     """Label → one row a draw, one value a seed, both in order."""
-    table = runs.pivot(index=["policy", c.DRAW], columns="seed", values=column).sort_index()
+    table = runs.pivot(index=[c.RUN_POLICY, c.DRAW], columns=c.RUN_SEED, values=column).sort_index()
     return {label: table.loc[label].to_numpy().tolist() for label in labels}

@@ -128,9 +128,9 @@ def comparison_of(plan: ComparisonPlan, store: RunStore) -> Comparison:
     cells = pd.DataFrame(
         [
             {
-                "policy": cell.label,
-                "seed": cell.request.seed,
-                "variant": cell.variant,
+                c.RUN_POLICY: cell.label,
+                c.RUN_SEED: cell.request.seed,
+                c.VARIANT: cell.variant,
                 **(store[cell.request.key].totals or {}),
             }
             for cell in plan.cells
@@ -140,7 +140,9 @@ def comparison_of(plan: ComparisonPlan, store: RunStore) -> Comparison:
     @cache
     def of(label: str, variant: str) -> "pd.DataFrame":
         return (
-            cells[(cells["policy"] == label) & (cells["variant"] == variant)].set_index("seed").sort_index()
+            cells[(cells[c.RUN_POLICY] == label) & (cells[c.VARIANT] == variant)]
+            .set_index(c.RUN_SEED)
+            .sort_index()
         )
 
     @cache
@@ -156,11 +158,13 @@ def comparison_of(plan: ComparisonPlan, store: RunStore) -> Comparison:
         actual, base = actual_of(label), actual_of(baselines.get(label, label))
         bound_only = label in plan.setups and plan.setups[label].policy_factory().oracle
         to_reward = to_reward_columns(actual, base, learning, _drawn_of(plan, store, label))
-        rows.append({"policy": label, **compared_row(actual, base), **to_reward, c.BOUND_ONLY: bound_only})
+        rows.append(
+            {c.RUN_POLICY: label, **compared_row(actual, base), **to_reward, c.BOUND_ONLY: bound_only}
+        )
         if label in compared and label != BASELINE:
-            shares.append({"policy": label, **_attribution(of, label)})
-    table = pd.DataFrame(rows).set_index("policy")
-    attribution = pd.DataFrame(shares, columns=["policy", *ATTRIBUTION_COLUMNS]).set_index("policy")
+            shares.append({c.RUN_POLICY: label, **_attribution(of, label)})
+    table = pd.DataFrame(rows).set_index(c.RUN_POLICY)
+    attribution = pd.DataFrame(shares, columns=[c.RUN_POLICY, *ATTRIBUTION_COLUMNS]).set_index(c.RUN_POLICY)
     if not plan.drawn:
         return Comparison(table, attribution, cells, plan=plan)
     ranges = _ranges(plan, store, table, learning)
@@ -193,7 +197,7 @@ def _ranges(plan: ComparisonPlan, store: RunStore, table: "pd.DataFrame", learni
         assert totals is not None
         seconds = {name: totals[name] for name in (c.TIMING_STEP, c.S_PER_ROLLOUT, c.S_PER_TOKEN)}
         seconds[c.TIME_TO_REWARD_S] = learning.seconds(totals, cell.draw)
-        rows.append({"policy": cell.label, c.DRAW: cell.draw, "seed": cell.request.seed, **seconds})
+        rows.append({c.RUN_POLICY: cell.label, c.DRAW: cell.draw, c.RUN_SEED: cell.request.seed, **seconds})
     return ranges_of(plan.machine, pd.DataFrame(rows), plan.baselines, table, plan.objective)
 
 

@@ -36,22 +36,22 @@ def run_totals(summary: SummarySink, rollout_batch_size: int, num_gpus: int) -> 
     rollouts = summary.steps * rollout_batch_size
     tokens = of(c.TOKENS_TRAINED).total
     totals = {
-        "steps": float(summary.steps),
-        "seconds": seconds,
-        "rollouts": float(rollouts),
-        "tokens": tokens,
+        c.RUN_STEPS: float(summary.steps),
+        c.RUN_SECONDS: seconds,
+        c.RUN_ROLLOUTS: float(rollouts),
+        c.RUN_TOKENS: tokens,
         c.S_PER_ROLLOUT: seconds / rollouts,
         c.S_PER_TOKEN: seconds / tokens,
-        "length_mean": of(c.LENGTH_MEAN).mean,
-        "trace_length_mean": of(c.TRACE_LENGTH_MEAN).mean,
-        "staleness_mean": of(c.STALENESS_MEAN).mean,
-        "staleness_max": of(c.STALENESS_MAX).maximum,
-        "deferred": of(c.ROLLOUTS_DEFERRED).mean,
+        c.RUN_LENGTH_MEAN: of(c.LENGTH_MEAN).mean,
+        c.RUN_TRACE_LENGTH_MEAN: of(c.TRACE_LENGTH_MEAN).mean,
+        c.COMPARED_STALENESS_MEAN: of(c.STALENESS_MEAN).mean,
+        c.COMPARED_STALENESS_MAX: of(c.STALENESS_MAX).maximum,
+        c.DEFERRED: of(c.ROLLOUTS_DEFERRED).mean,
         c.FILTERED: of(c.ROLLOUTS_FILTERED).mean,
-        "dropped_tokens": of(c.TOKENS_DROPPED).total,
-        "recomputed_tokens": of(c.TOKENS_RECOMPUTED).total,
-        "padding_tokens": of(c.TOKENS_PADDING).total,
-        "utilization": of(c.UTILIZATION_INFERENCE).mean,
+        c.RUN_TOKENS_DROPPED: of(c.TOKENS_DROPPED).total,
+        c.RUN_TOKENS_RECOMPUTED: of(c.TOKENS_RECOMPUTED).total,
+        c.RUN_TOKENS_PADDING: of(c.TOKENS_PADDING).total,
+        c.UTILIZATION: of(c.UTILIZATION_INFERENCE).mean,
     }
 
     def mean(name: str) -> float:
@@ -71,9 +71,9 @@ def run_totals(summary: SummarySink, rollout_batch_size: int, num_gpus: int) -> 
         c.COMPARED_BUSY_ROLLOUT: mean(c.BUSY_ROLLOUT),
         c.COMPARED_BUSY_SCORING: mean(c.BUSY_SCORING),
         c.COMPARED_BUSY_TRAINING: mean(c.BUSY_TRAINING),
-        "overcommit": mean(c.OVERCOMMIT),
-        "chunk_size": mean(c.CHUNK_SIZE),
-        "reward_mean": mean(c.REWARD_MEAN),
+        c.RUN_OVERCOMMIT: mean(c.OVERCOMMIT),
+        c.RUN_CHUNK_SIZE: mean(c.CHUNK_SIZE),
+        c.RUN_REWARD_MEAN: mean(c.REWARD_MEAN),
     }
     for name, column in c.DISTRIBUTIONS.items():
         counts = summary.histograms.get(column, [])

@@ -30,13 +30,13 @@ def best_policy(table: "pd.DataFrame", objective: Objective = "rollouts") -> str
 def losses_by_seed(cells: "pd.DataFrame", objective: Objective = "rollouts") -> "pd.DataFrame":
     """What runs on the scenario's own machine are ranked by: one row a seed, one column a policy or
     baseline."""
-    actual = cells[cells["variant"] == ACTUAL]
-    return actual.pivot(index="seed", columns="policy", values=LOSS[objective])
+    actual = cells[cells[c.VARIANT] == ACTUAL]
+    return actual.pivot(index=c.RUN_SEED, columns=c.RUN_POLICY, values=LOSS[objective])
 
 
 def losses_by_draw(runs: "pd.DataFrame", objective: Objective = "rollouts") -> "pd.DataFrame":
     """The same on draws of the machine: one row a draw and seed."""
-    return runs.pivot(index=[c.DRAW, "seed"], columns="policy", values=LOSS[objective]).sort_index()
+    return runs.pivot(index=[c.DRAW, c.RUN_SEED], columns=c.RUN_POLICY, values=LOSS[objective]).sort_index()
 
 
 def to_reward_by_effect(cells: "pd.DataFrame", learning: Learning) -> "pd.DataFrame | None":
@@ -44,12 +44,12 @@ def to_reward_by_effect(cells: "pd.DataFrame", learning: Learning) -> "pd.DataFr
     where the effect is exact, too."""
     import pandas as pd
 
-    actual = cells[cells["variant"] == ACTUAL].to_dict("records")
+    actual = cells[cells[c.VARIANT] == ACTUAL].to_dict("records")
     rows = [
         {
-            "policy": run["policy"],
+            c.RUN_POLICY: run[c.RUN_POLICY],
             c.DRAW: draw,
-            "seed": run["seed"],
+            c.RUN_SEED: run[c.RUN_SEED],
             c.TIME_TO_REWARD_S: learning.seconds(run, draw),
         }
         for draw in range(len(learning.effect.draws))

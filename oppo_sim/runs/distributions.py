@@ -7,6 +7,7 @@ import numpy as np
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.runs.request import ACTUAL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,13 +19,13 @@ def compared_shares(cells: "pd.DataFrame") -> Mapping[str, "pd.DataFrame"]:
 
     A distribution that no run has is left out.
     """
-    actual = cells[cells["variant"] == "actual"]
+    actual = cells[cells[c.VARIANT] == ACTUAL]
     found: dict[str, pd.DataFrame] = {}
     for name in c.DISTRIBUTIONS:
         values = [value for value in range(c.LAST_SHARE + 1) if c.share(name, value) in actual.columns]
         if values:
             columns = [c.share(name, value) for value in values]
-            shares = actual[columns].fillna(0.0).groupby(actual["policy"], sort=False).mean()
+            shares = actual[columns].fillna(0.0).groupby(actual[c.RUN_POLICY], sort=False).mean()
             shares = shares.loc[:, np.cumsum(shares.to_numpy()[:, ::-1].max(axis=0))[::-1] > 0]
             labels = [f"{value}+" if value == c.LAST_SHARE else str(value) for value in values]
             found[name] = shares.set_axis(labels[: shares.shape[1]], axis="columns")

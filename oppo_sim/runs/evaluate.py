@@ -26,6 +26,7 @@ from oppo_sim.plain_json import plain
 from oppo_sim.policies.registry import source_digest
 from oppo_sim.results.summary import run_totals
 from oppo_sim.rewards import learning_of
+from oppo_sim.runs.request import ACTUAL as ACTUAL_RUN
 from oppo_sim.runs.request import RunRequest, RunResult, request_of
 from oppo_sim.scenario.build import Parts, Setup, build_parts, build_setup, build_trace, cost_context
 from oppo_sim.scenario.schema import Scenario, remember_origin
@@ -43,7 +44,7 @@ class Variant:
 
 
 VARIANTS: Final[Mapping[str, Variant]] = {
-    "actual": Variant(),
+    ACTUAL_RUN: Variant(),
     "batch_scoring": Variant(score_granularity="batch"),
     "free_recompute": Variant(Counterfactual(free_recompute=True)),
     "no_contention": Variant(Counterfactual(no_contention=True)),

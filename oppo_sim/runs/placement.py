@@ -20,7 +20,7 @@ unfitted and 0.13 with one step observed; the larger is taken for both. Judged o
 gains of v0.6 and the 8 of experiments/slime_sweep. ``nemo_rl.py score`` computes it."""
 _SECONDS: Final = frozenset(
     (
-        *("seconds", c.S_PER_ROLLOUT, c.S_PER_TOKEN, c.GPU_HOURS_PER_1K_STEPS, c.TIME_TO_REWARD_S),
+        *(c.RUN_SECONDS, c.S_PER_ROLLOUT, c.S_PER_TOKEN, c.GPU_HOURS_PER_1K_STEPS, c.TIME_TO_REWARD_S),
         *map(c.timing, (*c.STAGES, "step")),
     )
 )

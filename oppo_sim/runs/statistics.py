@@ -65,7 +65,7 @@ def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any
         c.TRAINING_S: sum([mean(c.timing(stage)) for stage in c.TRAINING_STAGES]),
         c.COMPARED_STALENESS_MEAN: mean(c.COMPARED_STALENESS_MEAN),
         c.COMPARED_STALENESS_MAX: max(run[c.COMPARED_STALENESS_MAX] for run in actual),
-        c.LENGTH_BIAS: fmean([run["length_mean"] / run["trace_length_mean"] for run in actual]) - 1.0,
+        c.LENGTH_BIAS: length_bias(actual),
         c.LENGTH_BIAS_PAIRED: paired_bias(actual, base),
         c.DEFERRED: mean(c.DEFERRED),
         c.FILTERED: mean(c.FILTERED),
@@ -79,11 +79,17 @@ def compared_row(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any
     }
 
 
+def length_bias(runs: Sequence[Mapping[Any, Any]]) -> float:
+    """Mean response length trained over that of the rows that it was drawn from, minus 1; mean of the
+    runs."""
+    return fmean([run[c.RUN_LENGTH_MEAN] / run[c.RUN_TRACE_LENGTH_MEAN] for run in runs]) - 1.0
+
+
 def paired_bias(actual: Sequence[Mapping[Any, Any]], base: Sequence[Mapping[Any, Any]]) -> float:
     """Mean response length trained over that of other runs on the same seeds, minus 1; of the baseline over
     itself exactly 0."""
     pairs = zip(actual, base, strict=True)
-    return fmean([run["length_mean"] / other["length_mean"] for run, other in pairs]) - 1.0
+    return fmean([run[c.RUN_LENGTH_MEAN] / other[c.RUN_LENGTH_MEAN] for run, other in pairs]) - 1.0
 
 
 def loss(run: Totals, baseline: Totals | None, objective: str) -> float:

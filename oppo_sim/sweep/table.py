@@ -54,7 +54,7 @@ def runs_frame(points: Sequence[PointRuns]) -> "pd.DataFrame":
     rows = [
         {
             c.POINT: number,
-            "seed": seed,
+            c.RUN_SEED: seed,
             c.ENGINE: run.engine,
             **run.totals,
             "baseline_s_per_rollout": float("nan") if base.totals is None else base.totals[c.S_PER_ROLLOUT],
@@ -63,7 +63,7 @@ def runs_frame(points: Sequence[PointRuns]) -> "pd.DataFrame":
         for seed, run, base in zip(point.seeds, point.runs, point.baselines, strict=True)
         if run.totals is not None
     ]
-    return pd.DataFrame(rows) if rows else pd.DataFrame({c.POINT: [], "seed": []}, dtype="int64")
+    return pd.DataFrame(rows) if rows else pd.DataFrame({c.POINT: [], c.RUN_SEED: []}, dtype="int64")
 
 
 def field_column(values: Sequence[Any]) -> "pd.Series[Any]":

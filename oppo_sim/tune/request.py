@@ -13,7 +13,7 @@ from oppo_sim.policies.knobs import Knob
 from oppo_sim.report.labels import format_signed
 from oppo_sim.runs.execute import ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
-from oppo_sim.runs.statistics import paired_bias
+from oppo_sim.runs.statistics import length_bias, paired_bias
 from oppo_sim.scenario.build import Parts
 from oppo_sim.scenario.load import Overrides
 from oppo_sim.scenario.schema import Scenario
@@ -219,11 +219,11 @@ def measures(
 ) -> dict[str, float]:
     """What bounds are measured on, from runs and the baseline's on the same seeds."""
     return {
-        c.COMPARED_STALENESS_MAX: max(run["staleness_max"] for run in runs),
-        c.COMPARED_STALENESS_MEAN: fmean(run["staleness_mean"] for run in runs),
-        c.LENGTH_BIAS: fmean(run["length_mean"] / run["trace_length_mean"] for run in runs) - 1.0,
+        c.COMPARED_STALENESS_MAX: max(run[c.COMPARED_STALENESS_MAX] for run in runs),
+        c.COMPARED_STALENESS_MEAN: fmean(run[c.COMPARED_STALENESS_MEAN] for run in runs),
+        c.LENGTH_BIAS: length_bias(runs),
         c.LENGTH_BIAS_PAIRED: paired_bias(runs, baseline),
-        c.DEFERRED: fmean(run["deferred"] for run in runs),
+        c.DEFERRED: fmean(run[c.DEFERRED] for run in runs),
         c.COMPARED_KV_PEAK_TOKENS: max(run[c.COMPARED_KV_PEAK_TOKENS] for run in runs),
     }
 

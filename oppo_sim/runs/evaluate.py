@@ -6,14 +6,13 @@ What many runs share (the trace, the cost models, the checked scenario) is built
 import gc
 import hashlib
 import json
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import oppo_sim
 from oppo_sim import columns as c
@@ -26,6 +25,7 @@ from oppo_sim.plain_json import plain
 from oppo_sim.policies.registry import source_digest
 from oppo_sim.results.summary import run_totals
 from oppo_sim.rewards import learning_of
+from oppo_sim.runs.kept import Kept
 from oppo_sim.runs.request import ACTUAL as ACTUAL_RUN
 from oppo_sim.runs.request import RunRequest, RunResult, request_of
 from oppo_sim.scenario.build import Parts, Setup, build_parts, build_setup, build_trace, cost_context
@@ -52,13 +52,17 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "free_cuts": Variant(Counterfactual(free_cuts=True)),
 }
 
-_KEPT = 64  # scenarios and costs a process keeps
 _OBJECTS = 50_000  # that the collector lets come between two of its looks
-_KEPT_TRACES = 8  # each may hold a whole trace
-_KEPT_LENGTHS = 1024  # numbers
 _NO_RESULT = ("cli/", "report/", "sweep/", "tune/", "traces/importers/")
 
-_Built = TypeVar("_Built")
+# Kept in this process, until ``forget``.
+_scenarios = Kept[Scenario](64)
+_parts = Kept[Parts](64)
+_traces = Kept[Replay](8)
+_built = Kept[Costs](64)
+_inputs = Kept[str](64)
+_sources = Kept[str](64)
+_lengths = Kept[float](1024)
 
 
 def evaluate(request: RunRequest) -> RunResult:
@@ -104,8 +108,7 @@ def _simulate(setup: Setup, variant: str) -> tuple[dict[str, float], str]:
 def _on_policy_length(request: RunRequest, setup: Setup) -> float:
     """Of the steps that count; the same whatever the policy and the machine."""
     key = request.scenario, request.base_dir, request.inputs, request.seed, request.steps
-    return _kept(
-        _lengths,
+    return _lengths.get(
         key,
         lambda: on_policy_length_mean(
             setup.replay,
@@ -114,7 +117,6 @@ def _on_policy_length(request: RunRequest, setup: Setup) -> float:
             setup.steps,
             setup.sample_rewards,
         ),
-        _KEPT_LENGTHS,
     )
 
 
@@ -132,11 +134,11 @@ def checked_request(
     """
     bare = request_of(scenario, policy, settings, steps=steps)
     setup = setup_in(scenario, bare)
-    source = _kept(
-        _sources, (bare.policy, bare.base_dir), lambda: source_digest(bare.policy, scenario.base_dir) or ""
+    source = _sources.get(
+        (bare.policy, bare.base_dir), lambda: source_digest(bare.policy, scenario.base_dir) or ""
     )
-    request = replace(bare, inputs=_kept(_inputs, _parts_key(bare), lambda: _inputs_of(setup)), source=source)
-    _kept(_parts, _parts_key(request), lambda: parts_of(scenario, bare))
+    request = replace(bare, inputs=_inputs.get(_parts_key(bare), lambda: _inputs_of(setup)), source=source)
+    _parts.get(_parts_key(request), lambda: parts_of(scenario, bare))
     return request, setup
 
 
@@ -169,7 +171,7 @@ def scenario_of(request: RunRequest) -> Scenario:
             scenario, None if request.base_dir is None else Path(request.base_dir), "scenario", ()
         )
 
-    return _kept(_scenarios, (request.scenario, request.steps, request.base_dir), build)
+    return _scenarios.get((request.scenario, request.steps, request.base_dir), build)
 
 
 def parts_of(scenario: Scenario, request: RunRequest) -> Parts:
@@ -188,15 +190,15 @@ def parts_of(scenario: Scenario, request: RunRequest) -> Parts:
     )
 
     def build() -> Parts:
-        return build_parts(scenario, _kept(_traces, trace, lambda: build_trace(scenario), _KEPT_TRACES))
+        return build_parts(scenario, _traces.get(trace, lambda: build_trace(scenario)))
 
-    return _kept(_parts, _parts_key(request), lambda: _drawn(scenario, request) if request.terms else build())
+    return _parts.get(_parts_key(request), lambda: _drawn(scenario, request) if request.terms else build())
 
 
 def _drawn(scenario: Scenario, request: RunRequest) -> Parts:
     """The parts on the machine that the request draws: all draws share what does not depend on terms."""
     given, context = replace(request, terms=""), cost_context(scenario)
-    built = _kept(_built, _parts_key(given), lambda: scenario.costs.build(context, scenario.base_dir))
+    built = _built.get(_parts_key(given), lambda: scenario.costs.build(context, scenario.base_dir))
     terms = CostTerms(**json.loads(request.terms))
     return replace(parts_of(scenario, given), costs=scenario.costs.under(built, terms, context))
 
@@ -225,38 +227,13 @@ def _parts_key(request: RunRequest) -> tuple[str, str | None, str, str]:
     return request.scenario, request.base_dir, request.inputs, request.terms
 
 
-# ---- kept in this process ----------------------------------------------------------------------------------
-
-_scenarios: OrderedDict[object, Scenario] = OrderedDict()
-_parts: OrderedDict[object, Parts] = OrderedDict()
-_traces: OrderedDict[object, Replay] = OrderedDict()
-_built: OrderedDict[object, Costs] = OrderedDict()
-_inputs: OrderedDict[object, str] = OrderedDict()
-_sources: OrderedDict[object, str] = OrderedDict()
-_lengths: OrderedDict[object, float] = OrderedDict()
-
-
-def _kept(
-    kept: OrderedDict[object, _Built], key: object, build: Callable[[], _Built], most: int = _KEPT
-) -> _Built:
-    """The value under ``key``, built if it is not there; of the oldest ones only ``most`` stay, so that
-    memory stays flat."""
-    if key in kept:
-        kept.move_to_end(key)
-        return kept[key]
-    value = kept[key] = build()
-    while len(kept) > most:
-        kept.popitem(last=False)
-    return value
+_TIMED_STEPS: Final = 100
 
 
 def forget() -> None:
     """Forget what was kept: a file that a scenario names may have changed since."""
     for kept in (_scenarios, _parts, _traces, _built, _inputs, _sources, _lengths):
         kept.clear()
-
-
-_TIMED_STEPS: Final = 100
 
 
 def seconds_a_step(request: RunRequest) -> tuple[float | None, str]:

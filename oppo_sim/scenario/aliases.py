@@ -5,56 +5,18 @@ A plain alias is accepted at the top of the file and in the section of its targe
 ``group_size``; a cap on the whole system is divided by the replicas.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED
+from oppo_sim.scenario import alias_values as values
 from oppo_sim.scenario import engine_names
 from oppo_sim.scenario.schema import DEFAULT_POLICY
 from oppo_sim.scenario.yaml_text import show_value
 
 Plain = dict[str, Any]
-
-_DEFAULTS = {"group_size": 1, "rollout.num_replicas": 1}
-
-
-class Facts:
-    """What a conversion may ask: canonical numbers of the scenario as far as it is read."""
-
-    def __init__(self, data: Mapping[str, Any], policy_name: str) -> None:
-        self._data = data
-        self.policy_name = policy_name
-
-    def given(self, path: str) -> Any:
-        """A value of the scenario; None where it has none."""
-        value: Any = self._data
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return value
-
-    def whole(self, path: str, needed_by: str) -> int:
-        """A positive whole number of the scenario. Raises OppoError if it is missing or something else."""
-        value = self.given(path)
-        if value is None:
-            value = _DEFAULTS.get(path)
-        if value is None:
-            raise OppoError(f"{needed_by} cannot be translated without {path}: give it too")
-        if type(value) is not int or value < 1:
-            raise OppoError(
-                f"{needed_by} cannot be translated while {path} is {show_value(value)}: make that a whole"
-                " number of at least 1"
-            )
-        return value
-
-
-Convert = Callable[[str, Any, Facts], Any]
-"""(alias, given value, facts) → value of the target."""
-NOTHING = object()
-"""Answer of a conversion whose alias only states what holds anyway."""
-DEFAULT = object()
-"""Answer of a conversion whose value is what a scenario says without it."""
 
 
 class Alias(NamedTuple):
@@ -62,7 +24,7 @@ class Alias(NamedTuple):
 
     target: str
     """Canonical field, dotted."""
-    convert: Convert | None = None
+    convert: values.Convert | None = None
     """None: the same value."""
     meaning: str = ""
     """How the value is converted, for the documentation."""
@@ -76,150 +38,6 @@ class Translated:
     given_as: dict[str, str] = field(default_factory=dict)
     """Canonical dotted path → the alias it was given as."""
     sentences: list[str] = field(default_factory=list)
-
-
-def _number(alias: str, value: Any) -> int:
-    if type(value) is not int or value < 1:
-        raise OppoError(f"{alias} is {show_value(value)} but must be a whole number of at least 1")
-    return value
-
-
-def _of_prompts(alias: str, value: Any, facts: Facts) -> int:
-    return _number(alias, value) * facts.whole("group_size", alias)
-
-
-def _of_rollouts_or_prompts(alias: str, value: Any, facts: Facts) -> int:
-    size, batch = facts.whole("group_size", alias), facts.given("rollout_batch_size")
-    if size > 1:
-        other = _of_an_update(alias, value, batch)
-        raise OppoError(
-            f"{alias} counts prompts in some frameworks and rollouts in others, which differ by group_size"
-            f" {size}: {other or 'give rollout_batch_size, which counts rollouts'}"
-        )
-    return _number(alias, value)
-
-
-def _of_an_update(alias: str, value: Any, batch: Any) -> str:
-    """What a second size of a batch may be: the rollouts of an update. Empty where it is none."""
-    if not alias.endswith("train_batch_size") or type(batch) is not int or type(value) is not int:
-        return ""
-    if not 0 < value < batch:
-        return ""
-    parts = "" if batch % value else f": {batch // value}"
-    return f"of OpenRLHF's, the rollouts of one update, give training.num_mini_batches{parts} instead"
-
-
-def _over_sampling(alias: str, value: Any, facts: Facts) -> int:
-    size, batch = facts.whole("group_size", alias), facts.whole("rollout_batch_size", alias)
-    if size > 1:
-        raise OppoError(
-            f"{alias} counts prompts in some frameworks and rollouts in others, which differ by group_size"
-            f" {size}: give policy.overcommit, the rollouts beyond rollout_batch_size"
-        )
-    total = _number(alias, value)
-    if total < batch:
-        raise OppoError(
-            f"{alias} {total} is below rollout_batch_size {batch}: it counts the batch and what is sampled"
-            " beyond it"
-        )
-    return total - batch
-
-
-def _batches_ahead(alias: str, value: Any, facts: Facts) -> int:
-    if type(value) not in (int, float) or not 0 <= value < float("inf"):
-        raise OppoError(f"{alias} is {show_value(value)} but must be a number of batches from 0 on")
-    size = facts.whole("group_size", alias)
-    prompts = value * (facts.whole("rollout_batch_size", alias) / size)
-    return int(prompts + 1e-9) * size
-
-
-def _versions(alias: str, value: Any, facts: Facts) -> int:
-    return _number(alias, value) - 1
-
-
-def _whole_updates(alias: str, value: Any, facts: Facts) -> int:
-    if type(value) not in (int, float) or value < 0 or value != int(value):
-        raise OppoError(
-            f"{alias} is {show_value(value)} but policy.max_staleness counts whole updates: give 0, 1, 2, …"
-        )
-    return int(value)
-
-
-def _per_replica(alias: str, value: Any, facts: Facts) -> int:
-    total, replicas = _number(alias, value), facts.whole("rollout.num_replicas", alias)
-    if total % replicas:
-        raise OppoError(
-            f"{alias} {total} bounds all {replicas} replicas together and cannot be shared evenly: give"
-            " rollout.max_num_seqs, which is per replica"
-        )
-    return total // replicas
-
-
-def _mini_batches(alias: str, value: Any, facts: Facts) -> int:
-    rollouts = _of_prompts(alias, value, facts)
-    batch = facts.whole("rollout_batch_size", alias)
-    if batch % rollouts:
-        raise OppoError(
-            f"{alias} {value} ({rollouts} rollouts) does not divide rollout_batch_size {batch}: make it a"
-            " divisor"
-        )
-    return batch // rollouts
-
-
-def _of_nodes(alias: str, value: Any, facts: Facts) -> int:
-    return _number(alias, value) * facts.whole("cluster.num_gpus_per_node", alias)
-
-
-def _carries(alias: str, value: Any, facts: Facts) -> object:
-    if type(value) is not bool:
-        raise OppoError(f"{alias} is {show_value(value)} but must be true or false")
-    name = facts.policy_name
-    if name not in SHIPPED:
-        raise OppoError(
-            f"{alias} says nothing to policy '{name}', which decides itself what it carries: remove it"
-        )
-    if "partial_rollout" in _settings_of(name):
-        return value
-    carries = SHIPPED[name].carries
-    fitting = ", ".join(each.name for each in SHIPPED.values() if each.carries == value and not each.oracle)
-    if value and not carries:
-        raise OppoError(
-            f"{alias} is true but policy '{name}' carries nothing over an update: choose {fitting}"
-        )
-    if not value and carries:
-        raise OppoError(
-            f"{alias} is false but policy '{name}' carries unfinished rollouts over an update: choose"
-            f" {fitting}"
-        )
-    return NOTHING
-
-
-def _waits(alias: str, value: Any, facts: Facts) -> object:
-    if value != "wait":
-        raise OppoError(
-            f'{alias} is {show_value(value)} but only "wait" is modelled: no asynchronous policy drops what'
-            " is too old"
-        )
-    return value if "max_staleness_strategy" in _settings_of(facts.policy_name) else NOTHING
-
-
-def _settings_of(policy: str) -> Container[str]:
-    """Names of the settings of a shipped policy."""
-    kind = SHIPPED.get(policy)
-    return kind.Settings.model_fields if kind is not None and kind.Settings is not None else ()
-
-
-def _engine_host(alias: str, value: Any, facts: Facts) -> object:
-    preset = engine_names.host_preset(alias, value)
-    return DEFAULT if preset is None else preset
-
-
-def _expert_dispatch(alias: str, value: Any, facts: Facts) -> object:
-    return engine_names.expert_dispatch(alias, value)
-
-
-def _critic(alias: str, value: Any, facts: Facts) -> object:
-    return DEFAULT if engine_names.has_critic(alias, value) else "none"
 
 
 def _same(target: str, *names: str) -> dict[str, Alias]:
@@ -243,7 +61,7 @@ ALIASES: Mapping[str, Alias] = {
         ("train_batch_size", "batch_size", "consumer_batch_size", "rollout.batch_size"),
         Alias(
             "rollout_batch_size",
-            _of_rollouts_or_prompts,
+            values.of_rollouts_or_prompts,
             "refused with group_size > 1, where it would be ambiguous",
         ),
     ),
@@ -254,7 +72,7 @@ ALIASES: Mapping[str, Alias] = {
             "grpo.num_prompts_per_step",
             "num_unique_prompts_rollout",
         ),
-        Alias("rollout_batch_size", _of_prompts, "prompts × group_size"),
+        Alias("rollout_batch_size", values.of_prompts, "prompts × group_size"),
     ),
     **_same(
         "max_response_length",
@@ -268,14 +86,14 @@ ALIASES: Mapping[str, Alias] = {
         ("over_sampling_batch_size", "vllm_generate_batch_size", "rollout.vllm_generate_batch_size"),
         Alias(
             "policy.overcommit",
-            _over_sampling,
+            values.over_sampling,
             "B + Δ: rollout_batch_size is subtracted; refused with group_size > 1",
         ),
     ),
-    "max_additional_running_prompts": Alias("policy.overcommit", _of_prompts, "prompts × group_size"),
+    "max_additional_running_prompts": Alias("policy.overcommit", values.of_prompts, "prompts × group_size"),
     **dict.fromkeys(
         ("num_warmup_batches", "trainer.v1.colocate_async.num_warmup_batches"),
-        Alias("policy.overcommit", _batches_ahead, "batches × rollout_batch_size, in whole prompts"),
+        Alias("policy.overcommit", values.batches_ahead, "batches × rollout_batch_size, in whole prompts"),
     ),
     **_same("policy.chunk_size", "stream_interval"),
     **_same(
@@ -292,15 +110,17 @@ ALIASES: Mapping[str, Alias] = {
     ),
     **dict.fromkeys(
         ("max_off_policy_threshold", "trainer.v1.sampler.max_off_policy_threshold"),
-        Alias("policy.max_staleness", _versions, "versions that a rollout may span: 1 is taken off"),
+        Alias("policy.max_staleness", values.versions, "versions that a rollout may span: 1 is taken off"),
     ),
     **dict.fromkeys(
         ("staleness_threshold", "async_training.staleness_threshold", "async_generation_ratio"),
-        Alias("policy.max_staleness", _whole_updates, "a share of a batch elsewhere; whole numbers only"),
+        Alias(
+            "policy.max_staleness", values.whole_updates, "a share of a batch elsewhere; whole numbers only"
+        ),
     ),
     **dict.fromkeys(
         ("max_staleness_strategy", "max_off_policy_strategy", "trainer.v1.sampler.max_off_policy_strategy"),
-        Alias("policy.max_staleness_strategy", _waits, "wait: the same; drop is refused"),
+        Alias("policy.max_staleness_strategy", values.waits, "wait: the same; drop is refused"),
     ),
     **dict.fromkeys(
         (
@@ -312,7 +132,11 @@ ALIASES: Mapping[str, Alias] = {
             "grpo.async_grpo.in_flight_weight_updates",
             "inflight_updates",
         ),
-        Alias("policy.partial_rollout", _carries, "of async; else a statement, checked against the policy"),
+        Alias(
+            "policy.partial_rollout",
+            values.carries_unfinished,
+            "of async; else a statement, checked against the policy",
+        ),
     ),
     **_same(
         "rollout.clear_kv_cache_on_weight_sync",
@@ -327,7 +151,9 @@ ALIASES: Mapping[str, Alias] = {
         "algorithm.filter_groups.enable",
         "grpo.use_dynamic_sampling",
     ),
-    "data.gen_batch_size": Alias("dynamic_sampling.gen_batch_size", _of_prompts, "prompts × group_size"),
+    "data.gen_batch_size": Alias(
+        "dynamic_sampling.gen_batch_size", values.of_prompts, "prompts × group_size"
+    ),
     **_same("rollout.enable_prefix_caching", "actor_rollout_ref.rollout.enable_prefix_caching"),
     **_same(
         "rollout.max_num_seqs",
@@ -344,7 +170,7 @@ ALIASES: Mapping[str, Alias] = {
         ("max_inflight", "max_concurrent_rollouts", "max_inflight_tasks"),
         Alias(
             "rollout.max_num_seqs",
-            _per_replica,
+            values.per_replica,
             "a cap on all replicas: divided by num_replicas, which must divide it",
         ),
     ),
@@ -361,7 +187,7 @@ ALIASES: Mapping[str, Alias] = {
         ("ppo_mini_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"),
         Alias(
             "training.num_mini_batches",
-            _mini_batches,
+            values.mini_batches,
             "rollout_batch_size / (prompts × group_size), which must divide it",
         ),
     ),
@@ -377,21 +203,21 @@ ALIASES: Mapping[str, Alias] = {
     **_same("cluster.num_gpus", "num_gpus"),
     **dict.fromkeys(
         ("num_nodes", "cluster.num_nodes", "cluster.n_nodes", "trainer.nnodes"),
-        Alias("cluster.num_gpus", _of_nodes, "nodes × num_gpus_per_node"),
+        Alias("cluster.num_gpus", values.of_nodes, "nodes × num_gpus_per_node"),
     ),
     **_same("cluster.split", "split"),
     **_same("rollout.num_replicas", "vllm_num_engines"),
     **{name: Alias(target) for target, names in engine_names.SAME.items() for name in names},
     **dict.fromkeys(
-        engine_names.HOST_NAMES, Alias(engine_names.HOST, _engine_host, "the host preset it stands for")
+        engine_names.HOST_NAMES, Alias(engine_names.HOST, values.engine_host, "the host preset it stands for")
     ),
     **dict.fromkeys(
         engine_names.CRITIC_NAMES,
-        Alias(engine_names.CRITIC, _critic, "none, but for gae and slime's ppo"),
+        Alias(engine_names.CRITIC, values.critic, "none, but for gae and slime's ppo"),
     ),
     **dict.fromkeys(
         engine_names.DISPATCH_NAMES,
-        Alias(engine_names.DISPATCH, _expert_dispatch, "alltoall: the same; flex: deepep"),
+        Alias(engine_names.DISPATCH, values.expert_dispatch, "alltoall: the same; flex: deepep"),
     ),
 }
 _ORDER = {name: position for position, name in enumerate(ALIASES)}
@@ -420,14 +246,14 @@ def translate(data: Plain, canonical: frozenset[str], context: Mapping[str, Any]
         if alias.convert is not None:
             section, inner = item.target[:2] if len(item.target) > 1 else ("", "")
             name = inner if section == "policies" else policy_name(merged)
-            value = alias.convert(item.given, item.value, Facts(merged, name))
+            value = alias.convert(item.given, item.value, values.Facts(merged, name))
         target = ".".join(item.target)
-        if value is NOTHING:
+        if value is values.NOTHING:
             result.sentences.append(
                 f"{item.given}: {show_value(item.value)} agrees with policy '{policy_name(merged)}'"
             )
             continue
-        if value is DEFAULT:
+        if value is values.DEFAULT:
             result.sentences.append(
                 f"{item.given}: {show_value(item.value)} is what {target} stands for without it"
             )
@@ -484,12 +310,12 @@ def _take_aliases(data: Plain, canonical: frozenset[str], context: Mapping[str, 
             for name in list(value):
                 if name in SHIPPED and isinstance(value[name], dict):
                     yield from _take_from_section(
-                        value[name], "policy", ("policies", name), _settings_of(name)
+                        value[name], "policy", ("policies", name), values.settings_of(name)
                     )
         elif key in canonical:
             policy = policy_name(merge(context, data))
             if isinstance(value, dict) and (key != "policy" or policy in SHIPPED):
-                own = _settings_of(policy) if key == "policy" else ()
+                own = values.settings_of(policy) if key == "policy" else ()
                 yield from _take_from_section(value, key, (key,), own)
         elif key in ALIASES:
             yield _Found(key, key, data.pop(key), tuple(ALIASES[key].target.split(".")))
@@ -550,7 +376,9 @@ def _put(result: Translated, item: _Found, target: str, value: Any) -> None:
     last = item.target[-1]
     if last in node and (type(node[last]), node[last]) != (type(value), value):
         also = f" (given as {result.given_as[target]})" if target in result.given_as else ""
-        other = _of_an_update(item.given, item.value, node[last]) if target == "rollout_batch_size" else ""
+        other = (
+            values.of_an_update(item.given, item.value, node[last]) if target == "rollout_batch_size" else ""
+        )
         raise OppoError(
             f"{item.given}: {show_value(item.value)} (= {target}: {show_value(value)}) disagrees with "
             f"{target}: {show_value(node[last])}{also}: keep one{f'; {other}' if other else ''}"

@@ -340,7 +340,8 @@ def _sharing(node: Node, scenario: "Scenario", config: "RealConfig") -> Iterator
 
 
 def _duration(scenario: "Scenario") -> Iterator[Check]:
-    from oppo_real.calibrate.plan import make_plan, sizes_of
+    from oppo_real.calibrate.plan import make_plan
+    from oppo_real.calibrate.sizes import sizes_of
     from oppo_real.calibrate.subject import subject_of
     from oppo_sim.columns import TIMING_STEP
     from oppo_sim.simulation import simulate

@@ -142,7 +142,7 @@ def beside_figure(found: Beside) -> "Figure":
 def _measured(lines: Sequence[Mapping[str, Any]]) -> "list[Measured]":
     from oppo_real.calibrate.fit import measured_points
     from oppo_real.calibrate.measure import Visit, visit_from_plain
-    from oppo_real.calibrate.plan import Point
+    from oppo_real.calibrate.point import Point
 
     visits: list[Visit] = []
     for line in lines:

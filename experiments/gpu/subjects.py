@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from oppo_real.calibrate.plan import Sizes, sizes_of
+from oppo_real.calibrate.sizes import Sizes, sizes_of
 from oppo_real.calibrate.subject import Subject, subject_of
 from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.models import find_model

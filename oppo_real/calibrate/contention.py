@@ -8,7 +8,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from oppo_real.calibrate.plan import CalibrationPlan, Point
+from oppo_real.calibrate.plan import CalibrationPlan
+from oppo_real.calibrate.point import Point
 from oppo_sim.costs.demands import Demands, explained_slowdown
 from oppo_sim.costs.profile import OnDevice, Slowdowns, TimeSlices
 from oppo_sim.draws import stream_key

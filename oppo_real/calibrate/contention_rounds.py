@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from oppo_real.calibrate.bench import Bench
 from oppo_real.calibrate.contention import Activity, Meeting, Round, grown_met, taken_by_others
 from oppo_real.calibrate.measure import training_batch
-from oppo_real.calibrate.plan import Point
+from oppo_real.calibrate.point import Point
 from oppo_real.engines.interface import Request, ScorePiece
 from oppo_real.models_folder import models_folder
 from oppo_real.placement.cores import available_cores

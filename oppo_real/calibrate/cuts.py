@@ -13,7 +13,8 @@ from threading import Thread
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from oppo_real.calibrate.plan import WARM_ITERATIONS, Point
+from oppo_real.calibrate.plan import WARM_ITERATIONS
+from oppo_real.calibrate.point import Point
 from oppo_real.engines.interface import Request, ScorePiece
 from oppo_real.placement.connected import receiver
 from oppo_real.placement.events import Event, Job, QueuedPiece, Rested, Scored

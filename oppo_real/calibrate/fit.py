@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oppo_real.calibrate.measure import Visit
-from oppo_real.calibrate.plan import Point
+from oppo_real.calibrate.point import Point
 from oppo_sim.draws import stream_key
 from oppo_sim.errors import OppoError
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from oppo_real.calibrate.bench import Bench
 from oppo_real.calibrate.cuts import time_pieces, time_rounds, time_weights
-from oppo_real.calibrate.plan import TIMED_ITERATIONS, WARM_ITERATIONS, Kind, Point, lead
+from oppo_real.calibrate.plan import TIMED_ITERATIONS, WARM_ITERATIONS, lead
+from oppo_real.calibrate.point import Kind, Point
 from oppo_real.engines.interface import Actor, NewTokens, Request, ScorePiece, Scorer
 from oppo_real.placement.events import Job, QueuedPiece, Scored
 from oppo_real.placement.host import ReplicaHost, ScorerHost

@@ -1,20 +1,14 @@
 """What to measure: batches that span what a scenario can ask for, in an order that hides no drift."""
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Final, Literal
 
+from oppo_real.calibrate.point import Point
+from oppo_real.calibrate.sizes import Sizes
 from oppo_sim.draws import draw_uniform, stream_key
 from oppo_sim.errors import OppoError
-
-if TYPE_CHECKING:
-    from oppo_sim.scenario.schema import Scenario
-
-Kind = Literal["decode", "prefill", "score", "score_ref", "train", "sync", "round", "piece"]
 
 WARM_ITERATIONS: Final = 1
 """Iterations of a visit that are not timed, after the one that prefills; at least."""
@@ -41,106 +35,6 @@ TAIL: Final = 1 + WARM_ITERATIONS + TIMED_ITERATIONS
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """How large the batches of a scenario get. Rollouts and tokens."""
-
-    max_running: int
-    """Rollouts that a replica decodes together."""
-    rollout_batch_size: int
-    max_prompt_length: int
-    max_response_length: int
-    chunk_sizes: tuple[int, ...]
-    """Of streamed scoring; the candidates where they are controlled."""
-    max_scoring_tokens: int
-    kv_capacity_tokens: int | None = None
-    kv_block_tokens: int = 16
-    scoring_kv_tokens: int | None = None
-    """Of a scorer, where it is a serving engine; beyond it every visit prefills what was evicted."""
-    scoring_block_tokens: int = 16
-    prefill_block_tokens: int = 1
-    """Of a rollout that goes on a scorer prefills whole blocks of so many tokens (docs/model.md, C9b)."""
-    stream_ref: bool = False
-    training: bool = True
-    """False: a run trains nothing, so neither updates nor their contention are measured."""
-    trained_lengths: tuple[tuple[int, int], ...] = ()
-    """Prompt and response of each rollout of a typical batch, so that training is measured on batches of that
-    shape: attention of a long rollout costs more than that of short ones with as many tokens. Empty:
-    of equal ones."""
-
-    @property
-    def max_length(self) -> int:
-        """Prompt and response together."""
-        return self.max_prompt_length + self.max_response_length
-
-
-@dataclass(frozen=True)
-class Point:
-    """One batch to measure: a row for each rollout, (past tokens, new tokens).
-
-    decode: (context before the iteration, 1); prefill: (0, tokens); score and score_ref: (tokens prefilled
-        before, tokens that are prefilled with the piece);
-    train: (prompt, response); round: (context, iterations of a round); piece: as score; sync: no rows.
-    """
-
-    kind: Kind
-    rows: tuple[tuple[int, int], ...]
-    cell: tuple[float, float] | None = None
-    """Its place in the profile's table: (n_running, KV tokens) or (tokens, mean context); of rounds how many
-    and iterations of each; None: fit only."""
-    essential: bool = False
-    """A profile cannot be written without it."""
-
-    @property
-    def n(self) -> int:
-        """Rollouts."""
-        return len(self.rows)
-
-    @cached_property
-    def tokens(self) -> int:
-        """New tokens; of a trained batch prompts and responses."""
-        return sum(new + (past if self.kind == "train" else 0) for past, new in self.rows)
-
-    @cached_property
-    def kv_tokens(self) -> int:
-        """Past tokens."""
-        return sum(past for past, _ in self.rows)
-
-    @cached_property
-    def longest(self) -> int:
-        """Of the past of a row; of a trained batch its longest rollout."""
-        return max((past + new if self.kind == "train" else past for past, new in self.rows), default=0)
-
-    @cached_property
-    def pairs(self) -> float:
-        """Query-key pairs, Σ (new·past + new²/2); of a trained batch Σ (prompt + response)²/2."""
-        if self.kind == "train":
-            return sum((past + new) ** 2 for past, new in self.rows) / 2.0
-        return sum(new * past + new * new / 2.0 for past, new in self.rows)
-
-    @property
-    def mean_context(self) -> float:
-        """Pairs a token."""
-        return self.pairs / self.tokens
-
-    @cached_property
-    def key(self) -> str:
-        """Hash of what is run: kind and rows."""
-        return hashlib.sha256(json.dumps([self.kind, self.rows], separators=(",", ":")).encode()).hexdigest()
-
-    def label(self) -> str:
-        """For reports."""
-        if self.kind == "decode":
-            return f"decode n {self.n}, KV {self.kv_tokens} (longest {self.longest})"
-        if self.kind == "round" and self.cell is not None:
-            return f"{self.cell[0]:g} rounds of {self.cell[1]:g} iterations, {self.n} rollouts"
-        if self.kind == "sync":
-            return "weight sync"
-        if self.kind == "train":
-            return f"train {self.n} rollouts, {self.tokens} tokens (longest {self.longest})"
-        return f"{self.kind} {self.n} pieces, {self.tokens} tokens, mean context {self.mean_context:g}"
-
-
-@dataclass(frozen=True)
 class CalibrationPlan:
     """Points, and the order in which they are visited."""
 
@@ -161,106 +55,6 @@ class CalibrationPlan:
                 drawn.sort(key=lambda index: not self.points[index].essential)
             for index in drawn:
                 yield self.points[index], visit
-
-
-def sizes_of(scenario: "Scenario", policies: Sequence[tuple[str, Mapping[str, Any]]] | None = None) -> Sizes:
-    """What a scenario asks for under any of ``policies`` (name and settings; by default its own).
-
-    Raises OppoError for a policy that cannot be built.
-    """
-    from oppo_sim.policies.interface import Batch
-    from oppo_sim.policies.registry import make_policy
-
-    policies = policies or [(scenario.policy.name, scenario.policy.settings)]
-    batch = Batch(scenario.rollout_batch_size, scenario.group_size)
-    admitted = [
-        _first_admission(make_policy(name, batch, settings, scenario.base_dir)) for name, settings in policies
-    ]
-    in_flight = max(*admitted, scenario.rollout_batch_size)
-    replicas = scenario.rollout.num_replicas
-    running = -(-in_flight // replicas)
-    if scenario.rollout.max_num_seqs is not None:
-        running = min(running, scenario.rollout.max_num_seqs)
-    capacity = scenario.rollout.kv_capacity_tokens
-    return Sizes(
-        max_running=running,
-        rollout_batch_size=scenario.rollout_batch_size,
-        max_prompt_length=scenario.max_prompt_length,
-        max_response_length=scenario.max_response_length,
-        chunk_sizes=_chunk_sizes([settings for _, settings in policies], scenario.max_response_length),
-        max_scoring_tokens=scenario.scoring.max_scoring_tokens,
-        kv_capacity_tokens=capacity if isinstance(capacity, int) else None,
-        kv_block_tokens=scenario.rollout.kv_block_tokens,
-        stream_ref=scenario.training.stream_ref,
-        training=_trains(scenario),
-        trained_lengths=typical_batch(scenario) if _trains(scenario) else (),
-    )
-
-
-def typical_batch(scenario: "Scenario") -> tuple[tuple[int, int], ...]:
-    """Prompt and response (tokens) of B rollouts: the middle prompt of the scenario's trace, and responses at
-    its B quantiles (i + ½)/B. Empty where the actor's own lengths are trained.
-
-    Raises OppoError for a trace that cannot be replayed.
-    """
-    from oppo_sim.scenario.build import build_trace
-
-    if (scenario.real or {}).get("mode") == "train":
-        return ()
-    replay = build_trace(scenario)
-    responses, prompts = sorted(replay.response_lengths), sorted(replay.prompt_lengths)
-    prompt = max(1, prompts[len(prompts) // 2])
-    twice = 2 * scenario.rollout_batch_size
-    return tuple((prompt, responses[place * len(responses) // twice]) for place in range(1, twice, 2))
-
-
-def _trains(scenario: "Scenario") -> bool:
-    """Unless the scenario says that PPO does not run."""
-    ppo = (scenario.real or {}).get("ppo")
-    return not (isinstance(ppo, Mapping) and ppo.get("enabled") is False)
-
-
-def bounded(sizes: Sizes, resolved: Mapping[str, Any], scorer: Mapping[str, Any]) -> Sizes:
-    """Sizes within what an actor and a scorer have, where their resolved configurations say so: KV tokens and
-    rollouts."""
-    scoring = scorer.get("kv_capacity_tokens")
-    capacity, rollouts = resolved.get("kv_capacity_tokens"), resolved.get("max_num_seqs")
-    known = [tokens for tokens in (sizes.kv_capacity_tokens, capacity) if isinstance(tokens, int)]
-    return replace(
-        sizes,
-        kv_capacity_tokens=min(known, default=None),
-        kv_block_tokens=int(resolved.get("kv_block_tokens") or sizes.kv_block_tokens),
-        scoring_kv_tokens=scoring if isinstance(scoring, int) else None,
-        scoring_block_tokens=int(scorer.get("kv_block_tokens") or sizes.scoring_block_tokens),
-        prefill_block_tokens=int(scorer.get("prefill_block_tokens") or 1),
-        max_running=min(sizes.max_running, rollouts) if isinstance(rollouts, int) else sizes.max_running,
-    )
-
-
-def _first_admission(policy: Any) -> int:
-    """Rollouts in flight in the first step, and B/8 more, the default bound of a controlled overcommit."""
-    from oppo_sim.policies.interface import OraclePoolView, PoolView
-
-    view = OraclePoolView if policy.oracle else PoolView
-    pool = view(0, 0, 0, 0, 1, lambda finished: ())
-    if isinstance(pool, OraclePoolView):
-        pool.response_lengths = {}
-    batch: int = policy.batch.rollout_batch_size
-    if policy.schedule == "async":
-        return batch * (int(policy.max_staleness) + 1)
-    return max(int(policy.plan(pool).admit), batch + -(-batch // 8))
-
-
-def _chunk_sizes(policies: Sequence[Mapping[str, Any]], longest: int) -> tuple[int, ...]:
-    """Chunk sizes or candidates in the policies' settings; else those that the controller tries."""
-    found: list[Any] = []
-    for settings in policies:
-        setting = settings.get("chunk_size")
-        if isinstance(setting, int):
-            found.append(setting)
-        elif isinstance(setting, Mapping) and setting.get("candidates"):
-            found += setting["candidates"]
-    return tuple(sorted({min(int(size), longest) for size in found or (128, 256, 512)}))
 
 
 def make_plan(sizes: Sizes, seed: int = 0) -> CalibrationPlan:

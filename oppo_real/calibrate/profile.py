@@ -30,7 +30,7 @@ from oppo_real.calibrate.fit import (
     steadied,
 )
 from oppo_real.calibrate.measure import Visit, now_told
-from oppo_real.calibrate.plan import Point
+from oppo_real.calibrate.point import Point
 from oppo_real.engines.interface import prefix_caching
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.profile import (

@@ -25,7 +25,8 @@ from oppo_real.calibrate.contention import (
 )
 from oppo_real.calibrate.contention_rounds import measure_contention
 from oppo_real.calibrate.measure import Visit, now_told, visit_from_plain, visit_point, warm_up
-from oppo_real.calibrate.plan import CalibrationPlan, Point, Sizes, bounded, make_plan
+from oppo_real.calibrate.plan import CalibrationPlan, make_plan
+from oppo_real.calibrate.point import Point
 from oppo_real.calibrate.profile import (
     Calibration,
     Origin,
@@ -35,6 +36,7 @@ from oppo_real.calibrate.profile import (
     samples_text,
     write_calibration,
 )
+from oppo_real.calibrate.sizes import Sizes, bounded
 from oppo_real.calibrate.subject import Subject, hardware, open_bench, software_versions
 from oppo_sim.costs.formulas import added
 from oppo_sim.costs.profile import Profile, load_profile, samples_path

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oppo_real.calibrate.plan import Sizes
+from oppo_real.calibrate.sizes import Sizes
 from oppo_real.config import RealConfig, check_engines, real_config
 from oppo_real.models_folder import models_folder
 from oppo_real.node import cpu_model, versions_of

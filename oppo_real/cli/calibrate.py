@@ -67,11 +67,11 @@ def command(
     import json
 
     from oppo_real.calibrate.contention import disagreement
-    from oppo_real.calibrate.plan import sizes_of
     from oppo_real.calibrate.profile import samples_text
     from oppo_real.calibrate.report import calibration_figure, fit_tables, remarks, save_figure
     from oppo_real.calibrate.session import Effort, calibrate_to
     from oppo_real.calibrate.share import with_parameters, write_shared
+    from oppo_real.calibrate.sizes import sizes_of
     from oppo_real.calibrate.subject import subject_of
     from oppo_sim.errors import OppoError
     from oppo_sim.files import check_can_write

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from oppo_real.validate.compare import PredictionAccuracy
+from oppo_real.validate.accuracy import PredictionAccuracy
 from oppo_real.validate.views import STAGES
 from oppo_sim.report.style import FAINT, INK, TRAINED, legend_below, new_figure, stage_colour
 

@@ -13,7 +13,7 @@ import numpy as np
 from oppo_real.calibrate.contention import Activity, Contention, kv_tokens_met
 from oppo_real.calibrate.fit import middle, spread_of_repeats
 from oppo_real.calibrate.measure import Visit
-from oppo_real.calibrate.plan import Point
+from oppo_real.calibrate.point import Point
 from oppo_sim.costs.interpolate import linear
 from oppo_sim.costs.profile import Profile, ProfileRangeWarning, RangeCounter
 from oppo_sim.costs.tabulated import decode_lines_of, forward_seconds

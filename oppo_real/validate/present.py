@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from oppo_real.validate.compare import Prediction, PredictionAccuracy, Speedup
+from oppo_real.validate.accuracy import Prediction, PredictionAccuracy, Speedup
 from oppo_real.validate.session import Validated
 from oppo_real.validate.views import STAGES
 from oppo_sim.cli.progress import say_notes

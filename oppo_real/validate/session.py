@@ -8,12 +8,13 @@ from statistics import fmean
 from time import perf_counter
 from typing import Final
 
-from oppo_real.calibrate.plan import Sizes, sizes_of
 from oppo_real.calibrate.session import CalibrationSession, Effort, calibrate_to, read_calibration
+from oppo_real.calibrate.sizes import Sizes, sizes_of
 from oppo_real.calibrate.subject import check_profile_matches, hardware, software_versions, subject_of
 from oppo_real.config import RealConfig, real_config
 from oppo_real.run.setup import build_real_setup
-from oppo_real.validate.compare import PredictionAccuracy, compare_predictions
+from oppo_real.validate.accuracy import PredictionAccuracy
+from oppo_real.validate.compare import compare_predictions
 from oppo_real.validate.measure import (
     MeasuredRun,
     RealRuns,

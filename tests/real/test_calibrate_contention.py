@@ -31,7 +31,8 @@ from oppo_real.calibrate.contention import (
     turns_explained,
 )
 from oppo_real.calibrate.contention_rounds import measure_contention, waited_s
-from oppo_real.calibrate.plan import Point, make_plan
+from oppo_real.calibrate.plan import make_plan
+from oppo_real.calibrate.point import Point
 from oppo_real.calibrate.subject import open_bench
 from oppo_sim.costs.profile import OnDevice
 from oppo_sim.errors import OppoError

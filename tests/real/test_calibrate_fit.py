@@ -18,8 +18,10 @@ from oppo_real.calibrate.fit import (
     steadied,
 )
 from oppo_real.calibrate.measure import Visit
-from oppo_real.calibrate.plan import Point, Sizes, make_plan
+from oppo_real.calibrate.plan import make_plan
+from oppo_real.calibrate.point import Point
 from oppo_real.calibrate.profile import forward_table
+from oppo_real.calibrate.sizes import Sizes
 from oppo_sim.draws import draw_normal, stream_key
 from oppo_sim.errors import OppoError
 

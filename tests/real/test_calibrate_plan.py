@@ -4,7 +4,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from oppo_real.calibrate.plan import Point, Sizes, bounded, geometric, make_plan, sizes_of
+from oppo_real.calibrate.plan import geometric, make_plan
+from oppo_real.calibrate.point import Point
+from oppo_real.calibrate.sizes import Sizes, bounded, sizes_of
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.build import build_trace
 from oppo_sim.scenario.load import load_scenario

@@ -22,9 +22,11 @@ from oppo_real.calibrate.cut_fit import Cuts
 from oppo_real.calibrate.cuts import time_weights
 from oppo_real.calibrate.fit import Measured
 from oppo_real.calibrate.measure import Visit, visit_from_plain, visit_point
-from oppo_real.calibrate.plan import Point, Sizes, make_plan
+from oppo_real.calibrate.plan import make_plan
+from oppo_real.calibrate.point import Point
 from oppo_real.calibrate.profile import Calibration, Origin, Written, calibrate_from
 from oppo_real.calibrate.session import CalibrationSession, Effort, calibrate_to, measure_session
+from oppo_real.calibrate.sizes import Sizes
 from oppo_real.calibrate.subject import Subject, check_profile_matches, hardware, open_bench
 from oppo_real.config import RealConfig, parse_real_config
 from oppo_sim.costs.build_profile import costs_from_profile

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oppo_real.calibrate.contention import Meeting, Round, contention_of
-from oppo_real.calibrate.plan import Point
+from oppo_real.calibrate.point import Point
 from oppo_real.calibrate.profile import samples_text
 from oppo_real.calibrate.share import shared_name, with_parameters, without_names, write_shared
 from oppo_real.config import ModelsConfig

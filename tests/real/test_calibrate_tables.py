@@ -10,9 +10,10 @@ from rich.console import Console
 
 from oppo_real.calibrate.contention import Contention, Meeting, Round
 from oppo_real.calibrate.fit import FEATURES, PREFILL_BASIS, SCORE_BASIS, Measured, fit_table
-from oppo_real.calibrate.plan import Sizes, bounded, make_plan
+from oppo_real.calibrate.plan import make_plan
 from oppo_real.calibrate.profile import Calibration, decode_table, forward_table, tail_factor, training_table
 from oppo_real.calibrate.report import fit_tables
+from oppo_real.calibrate.sizes import Sizes, bounded
 from oppo_sim.errors import OppoError
 
 SIZES = Sizes(16, 16, 100, 411, (32, 64), 2048)

@@ -12,8 +12,9 @@ import torch
 from click.testing import CliRunner
 
 from oppo_real.calibrate.contention import meetings_of
-from oppo_real.calibrate.plan import make_plan, sizes_of
+from oppo_real.calibrate.plan import make_plan
 from oppo_real.calibrate.session import Effort, calibrate_to
+from oppo_real.calibrate.sizes import sizes_of
 from oppo_real.calibrate.subject import subject_of
 from oppo_real.config import real_config
 from oppo_real.engines import models

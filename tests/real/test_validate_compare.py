@@ -12,10 +12,8 @@ import pytest
 from rich.console import Console
 
 from oppo_real.calibrate.fit import middle
+from oppo_real.validate.accuracy import Distribution, PredictionAccuracy, Speedup
 from oppo_real.validate.compare import (
-    Distribution,
-    PredictionAccuracy,
-    Speedup,
     agreement,
     bootstrap_speedup,
     compare_predictions,

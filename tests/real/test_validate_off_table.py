@@ -9,7 +9,7 @@ import pytest
 
 from oppo_real.calibrate.contention import Meeting, Round, contention_of, kv_tokens_met
 from oppo_real.calibrate.measure import Visit
-from oppo_real.calibrate.plan import Point
+from oppo_real.calibrate.point import Point
 from oppo_real.validate.off_table import NOTHING_OFF, OffTable, off_table
 from oppo_real.validate.resample import resampled_profiles
 from oppo_sim.costs.profile import Profile, load_profile

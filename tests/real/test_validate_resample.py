@@ -10,7 +10,7 @@ import pytest
 from oppo_real.calibrate.contention import Meeting, Round, contention_of
 from oppo_real.calibrate.fit import spread_of_repeats
 from oppo_real.calibrate.measure import Visit
-from oppo_real.calibrate.plan import Point
+from oppo_real.calibrate.point import Point
 from oppo_real.validate.resample import (
     resampled_profiles,
     sharing_in_runs,

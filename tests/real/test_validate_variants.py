@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from oppo_real.calibrate.plan import sizes_of
+from oppo_real.calibrate.sizes import sizes_of
 from oppo_real.validate import search
-from oppo_real.validate.compare import Pair, Prediction, PredictionAccuracy
+from oppo_real.validate.accuracy import Pair, Prediction, PredictionAccuracy
 from oppo_real.validate.search import have_search
 from oppo_real.validate.variants import variants_of_search
 from oppo_sim import columns as c

@@ -10,7 +10,9 @@ from oppo_real.calibrate.bench import Bench
 from oppo_real.calibrate.cut_fit import Cuts
 from oppo_real.calibrate.fit import Measured
 from oppo_real.calibrate.measure import Visit, visit_point
-from oppo_real.calibrate.plan import Point, Sizes, bounded, make_plan
+from oppo_real.calibrate.plan import make_plan
+from oppo_real.calibrate.point import Point
+from oppo_real.calibrate.sizes import Sizes, bounded
 from oppo_real.engines.interface import Sampling
 
 from . import test_vllm_scorer

@@ -33,6 +33,7 @@ from oppo_real.validate.resample import (
     spread_of_moments,
     spread_of_runs,
 )
+from oppo_real.validate.views import Views
 from oppo_sim.costs.profile import Profile, load_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import beside
@@ -116,100 +117,48 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
         label: build_real_setup(scenario, policy=one.policy, steps=request.steps, settings=one.settings)
         for label, one in variants.items()
     }
-    notes = (
-        []
-        if scenario.warmup_steps
-        else ["warmup_steps is 0, so the first step counts: it pays for what an engine does once"]
-    )
+    notes: list[str] = []
+    if not scenario.warmup_steps:
+        notes.append("warmup_steps is 0, so the first step counts: it pays for what an engine does once")
     load = load_now()
     trace = setups[request.policies[0]].base.replay.content_hash
     versions = software_versions() if kept is None else dict(kept[1].origin.software)
     inputs = inputs_digest(scenario, trace, request.steps, here, versions)
     calibrating = Calibrating(request, config, here) if given is None and not config.lock_step else None
-    runs: list[MeasuredRun] = []
     with RealRuns(request.beside(".runs.jsonl"), inputs) as finished:
         if kept is not None:
-            rounds = _complete_rounds(turns, finished, request)
-            if rounds < request.repeats:
-                notes.append(
-                    f"concluded from {rounds} of {request.repeats} rounds: the same command with --force in"
-                    " place of --no-measure runs the others"
-                )
-            request = replace(request, repeats=rounds)
-        for repeat in range(request.repeats):
-            # A pass before each round: a machine that grows slower does so for the profile and for the runs.
-            if calibrating is not None:
-                calibrating.next_pass(progress)
-            round_turns = [turn for turn in turns if turn.repeat == repeat]
-            tell = _of_all(progress, repeat, request.repeats)
-            runs += measure_runs(scenario, variants, round_turns, request.steps, finished, tell)
+            request = _with_complete_rounds(request, turns, finished, notes)
+        runs = _run_rounds(request, turns, variants, finished, calibrating, progress)
     measured = {policy: [run for run in runs if run.turn.policy == policy] for policy in request.policies}
     profile, session = kept or ((given, None) if calibrating is None else calibrating.result())
-    met = () if session is None else session.decode_beside_score
     if session is not None:
         notes.extend(session.notes)
-        if profile is not None and met:
+        if profile is not None and session.decode_beside_score:
             # A profile lacks what its rounds disagree about, and other work; here the runs met it, too.
-            profile = sharing_in_runs(profile, met)
+            profile = sharing_in_runs(profile, session.decode_beside_score)
     elif profile is None:
         notes.append("lock-step: numbers are decode iterations, and decisions are what is compared")
-
     parts = build_parts(scenario)
-    # Where lengths come from a trace, all repeats have one prediction.
-    counted = {
-        policy: len(runs) if any(run.lengths for run in runs) else 1 for policy, runs in measured.items()
-    }
-    predicted = {
-        policy: [
-            predict(scenario, config, variants[policy], request.steps, profile, run, parts)
-            for run in own[: counted[policy]]
-        ]
-        for policy, own in measured.items()
-    }
-    alternatives = []
+
+    def simulated(policy: str, seconds: Profile | None, run: MeasuredRun) -> Views:
+        return predict(scenario, config, variants[policy], request.steps, seconds, run, parts)
+
+    predicted = {}
+    for policy, own in measured.items():
+        # Where lengths come from a trace, all repeats have one prediction.
+        unlike = own if any(run.lengths for run in own) else own[:1]
+        predicted[policy] = [simulated(policy, profile, run) for run in unlike]
+    alternatives: list[dict[str, Views]] = []
     if profile is not None:
-        if profile.out_of_range:
-            asked = ", ".join(f"{count} of {table}" for table, count in sorted(profile.out_of_range.items()))
-            notes.append(f"questions outside the profile's tables, answered by extrapolation: {asked}")
-        unanswered = 0
-        visits = () if session is None else session.visits
-        off = NOTHING_OFF if session is None else off_table(profile, visits, session.contention)
-        if off.told:
-            notes.append(off.told)
-        drawn = resampled_profiles(profile, visits, met, PROFILES, scenario.seed, off)
-        for number, other in enumerate(drawn):
-            progress("simulating", number, PROFILES)
-            try:
-                predictions = {
-                    policy: predict(scenario, config, variants[policy], request.steps, other, own[0], parts)
-                    for policy, own in measured.items()
-                }
-            except OppoError:  # below its tables a noisy draw can extrapolate to no time at all
-                unanswered += 1
-                continue
-            alternatives.append(predictions)
-        if unanswered:
-            notes.append(
-                f"{unanswered} of {PROFILES} resampled profiles extrapolate to no time at all somewhere, and"
-                " are left out"
-            )
-        if not alternatives:
-            notes.append(f"predicted speed-ups have no interval: {_no_interval(session, unanswered)}")
-    seconds = [sum(step.seconds["step"] for step in runs[0]) for runs in predicted.values()]
-    run_spread = 0.0
-    if session is not None:
-        real = [
-            [sum(step.seconds["step"] for step in run.views[scenario.warmup_steps :]) for run in own]
-            for own in measured.values()
-        ]
-        run_spread = max(spread_of_moments(session.visits, fmean(seconds)), spread_of_runs(real))
+        firsts = {policy: own[0] for policy, own in measured.items()}
+        alternatives = _alternatives(profile, session, scenario.seed, simulated, firsts, progress, notes)
     comparison = compare_predictions(
         predicted,
         {policy: [run.views for run in own] for policy, own in measured.items()},
         scenario.warmup_steps,
         alternatives,
         scenario.seed,
-        run_spread,
+        0.0 if session is None else _run_spread(session, predicted, measured, scenario.warmup_steps),
     )
     if given is not None and kept is None:
         notes.extend(_since_the_profile(comparison))
@@ -217,11 +166,93 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     return Validated(request, comparison, tuple(runs), profile, here, versions, load, tuple(notes))
 
 
-def _no_interval(session: CalibrationSession | None, unanswered: int) -> str:
+def _with_complete_rounds(
+    request: ValidateRequest, turns: Sequence[Turn], finished: RealRuns, notes: list[str]
+) -> ValidateRequest:
+    """The request for as many rounds as are complete; ``notes`` gets what is missing."""
+    rounds = _complete_rounds(turns, finished, request)
+    if rounds < request.repeats:
+        notes.append(
+            f"concluded from {rounds} of {request.repeats} rounds: the same command with --force in"
+            " place of --no-measure runs the others"
+        )
+    return replace(request, repeats=rounds)
+
+
+def _run_rounds(
+    request: ValidateRequest,
+    turns: Sequence[Turn],
+    variants: Mapping[str, LabelledPolicy],
+    finished: RealRuns,
+    calibrating: "Calibrating | None",
+    progress: Progress,
+) -> list[MeasuredRun]:
+    """All real runs, round by round, with a pass of the calibration before each: a machine that grows slower
+    does so for the profile and for the runs."""
+    runs: list[MeasuredRun] = []
+    for repeat in range(request.repeats):
+        if calibrating is not None:
+            calibrating.next_pass(progress)
+        of_round = [turn for turn in turns if turn.repeat == repeat]
+        tell = _of_all(progress, repeat, request.repeats)
+        runs += measure_runs(request.scenario, variants, of_round, request.steps, finished, tell)
+    return runs
+
+
+def _alternatives(
+    profile: Profile,
+    session: CalibrationSession | None,
+    seed: int,
+    simulated: Callable[[str, Profile, MeasuredRun], Views],
+    runs: Mapping[str, MeasuredRun],
+    progress: Progress,
+    notes: list[str],
+) -> list[dict[str, Views]]:
+    """Predictions of ``runs`` (by policy) from profiles drawn anew; ``notes`` gets what limits them."""
+    if profile.out_of_range:
+        queries = ", ".join(f"{count} of {table}" for table, count in sorted(profile.out_of_range.items()))
+        notes.append(f"questions outside the profile's tables, answered by extrapolation: {queries}")
+    visits = () if session is None else session.visits
+    met = () if session is None else session.decode_beside_score
+    off = NOTHING_OFF if session is None else off_table(profile, visits, session.contention)
+    if off.told:
+        notes.append(off.told)
+    found, failed = [], 0
+    for number, other in enumerate(resampled_profiles(profile, visits, met, PROFILES, seed, off)):
+        progress("simulating", number, PROFILES)
+        try:
+            found.append({policy: simulated(policy, other, run) for policy, run in runs.items()})
+        except OppoError:  # below its tables a noisy draw can extrapolate to no time at all
+            failed += 1
+    if failed:
+        notes.append(
+            f"{failed} of {PROFILES} resampled profiles extrapolate to no time at all somewhere, and"
+            " are left out"
+        )
+    if not found:
+        notes.append(f"predicted speed-ups have no interval: {_no_interval(session, failed)}")
+    return found
+
+
+def _run_spread(
+    session: CalibrationSession,
+    predicted: Mapping[str, Sequence[Views]],
+    measured: Mapping[str, Sequence[MeasuredRun]],
+    warmup: int,
+) -> float:
+    """Standard deviation of the logarithm of a run's seconds, from one run to the next."""
+    seconds = [sum(step.seconds["step"] for step in runs[0]) for runs in predicted.values()]
+    real = [
+        [sum(step.seconds["step"] for step in run.views[warmup:]) for run in own] for own in measured.values()
+    ]
+    return max(spread_of_moments(session.visits, fmean(seconds)), spread_of_runs(real))
+
+
+def _no_interval(session: CalibrationSession | None, failed: int) -> str:
     """Why, and what would give one."""
     if session is None:
         return "this needs a calibration of the same command, so leave out --profile"
-    if unanswered:
+    if failed:
         return "the calibration is too noisy; measure on a quieter machine, or with more --budget-s"
     return "every point of the calibration was visited once, and this needs two visits; give more --budget-s"
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from oppo_sim.columns import (
     FINISH_REASON,
@@ -150,88 +150,116 @@ def replay_frame(
 
     from oppo_sim.traces.schema import content_hash
 
-    digest = content_hash(frame)
-    rows_in_trace = len(frame)
-    aborted = (frame[FINISH_REASON] == "abort").to_numpy(dtype=bool)
-    frame = frame[~aborted].reset_index(drop=True)
-    if frame.empty:
-        raise OppoError(
-            f"all {rows_in_trace} rows of {where} are aborted: give a trace with finished rollouts"
-        )
-    if sampling == "by_step":
-        frame = _in_steps(frame, where)
-    order = whole_groups(frame, group_size) if group_size > 1 else np.arange(len(frame))
-    if not len(order):
-        raise OppoError(
-            f"no prompt of {where} has {group_size} samples: lower group_size, or give a trace with as many"
-            f" samples a prompt ('oppo trace synth --like TRACE --samples-per-prompt {group_size}' makes one)"
-        )
-    ungrouped = len(frame) - len(order)
-    kept = frame.iloc[order]
-
-    raw = kept[RESPONSE_LENGTH].to_numpy(dtype=np.int64)
-    reason_length = (kept[FINISH_REASON] == "length").to_numpy(dtype=bool)
-    cut = raw > max_response_length
-    responses = np.clip(raw, 1, max_response_length)
-    waits = None
-    whole = raw
-    if TURN_LENGTHS in kept.columns:
-        from oppo_sim.traces.turns import cut_waits, waits_of
-
-        waits = waits_of(kept, tool_seconds_factor)
-    if waits is not None:
-        whole = raw + np.array([sum(wait.tokens for wait in row) for row in waits])
-        both = [cut_waits(row, length, max_response_length) for row, length in zip(waits, raw, strict=True)]
-        responses = np.array([max(1, length) for length, _ in both], dtype=np.int64)
-        waits = [row for _, row in both]
-        cut = responses < np.maximum(raw, 1)
+    kept, left_out = _usable_rows(frame, where, sampling, group_size)
+    responses = _responses(kept, max_response_length, tool_seconds_factor)
     unknown_prompts = kept[PROMPT_LENGTH].isna()
-    assumed, unknown_told = prompt_length, ""
+    assumed, assumed_note = prompt_length, ""
     if unknown_prompts.any() and prompt_length is None:
-        assumed, unknown_told = _assumed_prompt(kept[PROMPT_LENGTH], max_prompt_length, where)
+        assumed, assumed_note = _assumed_prompt(kept[PROMPT_LENGTH], max_prompt_length, where)
     prompts = kept[PROMPT_LENGTH].fillna(assumed or 0).to_numpy(dtype=np.int64)
-    long_prompts = (
-        prompts > max_prompt_length if max_prompt_length is not None else np.zeros(len(prompts), dtype=bool)
-    )
-    prompts = np.minimum(prompts, max_prompt_length) if max_prompt_length is not None else prompts
+    prompts_cut = 0
+    if max_prompt_length is not None:
+        prompts_cut = int((prompts > max_prompt_length).sum())
+        prompts = np.minimum(prompts, max_prompt_length)
     rewards, unrewarded = _rewards(kept)
     blocks = _blocks(kept, group_size) if sampling == "by_step" else ((0, len(kept) // group_size),)
-    means = tuple(float(responses[first : first + groups * group_size].mean()) for first, groups in blocks)
-
+    lengths = responses.lengths
     counts = {
-        "rows_in_trace": rows_in_trace,
+        "rows_in_trace": len(frame),
         "rows_used": len(kept),
-        "rows_left_out_aborted": int(aborted.sum()),
-        "rows_left_out_by_grouping": ungrouped,
-        "zero_lengths_raised_to_1": int((raw == 0).sum()),
-        "responses_cut": int(cut.sum()),
-        "prompts_cut": int(long_prompts.sum()),
+        **left_out,
+        "zero_lengths_raised_to_1": responses.empty,
+        "responses_cut": int(responses.cut.sum()),
+        "prompts_cut": prompts_cut,
         "prompt_lengths_assumed": int(unknown_prompts.sum()),
     }
-    short_cuts = reason_length & (whole < max_response_length)
+    warnings = _warnings(
+        where, counts, group_size, responses.cut_when_recorded, max_response_length, unrewarded
+    )
     return Replay(
         prompt_lengths=prompts.tolist(),
-        response_lengths=responses.tolist(),
-        clipped=(reason_length | cut).tolist(),
+        response_lengths=lengths.tolist(),
+        clipped=(responses.ended_for_length | responses.cut).tolist(),
         rewards=rewards,
-        content_hash=digest,
+        content_hash=content_hash(frame),
         provenance={
             **(origin or {"kind": "frame"}),
             "sampling": sampling,
             "steps": len(blocks) if sampling == "by_step" else None,
             **counts,
         },
-        warnings=tuple(
-            ([unknown_told] if unknown_told else [])
-            + _warnings(where, counts, group_size, raw[short_cuts], max_response_length, unrewarded)
-        ),
+        warnings=(*([assumed_note] if assumed_note else []), *warnings),
         sampling=sampling,
         group_size=group_size,
         blocks=blocks,
-        block_means=means,
+        block_means=tuple(
+            float(lengths[first : first + groups * group_size].mean()) for first, groups in blocks
+        ),
         key=stream_key(seed, "trace"),
-        waits=waits,
+        waits=responses.waits,
     )
+
+
+def _usable_rows(
+    frame: "pd.DataFrame", where: str, sampling: Sampling, group_size: int
+) -> "tuple[pd.DataFrame, dict[str, int]]":
+    """Finished rows of whole groups, in the order in which they are dealt, and how many were left out why.
+    Raises OppoError where none is left."""
+    import numpy as np
+
+    aborted = (frame[FINISH_REASON] == "abort").to_numpy(dtype=bool)
+    finished = frame[~aborted].reset_index(drop=True)
+    if finished.empty:
+        raise OppoError(f"all {len(frame)} rows of {where} are aborted: give a trace with finished rollouts")
+    if sampling == "by_step":
+        finished = _in_steps(finished, where)
+    order = whole_groups(finished, group_size) if group_size > 1 else np.arange(len(finished))
+    if not len(order):
+        raise OppoError(
+            f"no prompt of {where} has {group_size} samples: lower group_size, or give a trace with as many"
+            f" samples a prompt ('oppo trace synth --like TRACE --samples-per-prompt {group_size}' makes one)"
+        )
+    return finished.iloc[order], {
+        "rows_left_out_aborted": int(aborted.sum()),
+        "rows_left_out_by_grouping": len(finished) - len(order),
+    }
+
+
+class _Responses(NamedTuple):
+    """Responses of the rows that are replayed; arrays of shape (rows,), tokens."""
+
+    lengths: "npt.NDArray[np.int64]"
+    """At least 1, cut at ``max_response_length``."""
+    ended_for_length: "npt.NDArray[np.bool_]"
+    """When they were recorded."""
+    cut: "npt.NDArray[np.bool_]"
+    """At ``max_response_length``, here."""
+    cut_when_recorded: "npt.NDArray[np.int64]"
+    """Lengths of those that ended for their length below ``max_response_length``."""
+    empty: int
+    """Rows without a token, which count as one."""
+    waits: list[tuple[ToolWait, ...]] | None
+
+
+def _responses(kept: "pd.DataFrame", max_response_length: int, tool_seconds_factor: float) -> _Responses:
+    import numpy as np
+
+    raw = kept[RESPONSE_LENGTH].to_numpy(dtype=np.int64)
+    ended_for_length = (kept[FINISH_REASON] == "length").to_numpy(dtype=bool)
+    lengths, cut, with_tools = np.clip(raw, 1, max_response_length), raw > max_response_length, raw
+    waits = None
+    if TURN_LENGTHS in kept.columns:
+        from oppo_sim.traces.turns import cut_waits, waits_of
+
+        waits = waits_of(kept, tool_seconds_factor)
+    if waits is not None:
+        with_tools = raw + np.array([sum(wait.tokens for wait in row) for row in waits])
+        both = [cut_waits(row, length, max_response_length) for row, length in zip(waits, raw, strict=True)]
+        lengths = np.array([max(1, length) for length, _ in both], dtype=np.int64)
+        waits = [row for _, row in both]
+        cut = lengths < np.maximum(raw, 1)
+    short = ended_for_length & (with_tools < max_response_length)
+    return _Responses(lengths, ended_for_length, cut, raw[short], int((raw == 0).sum()), waits)
 
 
 def _opened(config: TraceConfig, base_dir: Path | None) -> "tuple[pd.DataFrame, dict[str, Any], str]":

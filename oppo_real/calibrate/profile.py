@@ -30,7 +30,7 @@ from oppo_real.calibrate.fit import (
     steadied,
 )
 from oppo_real.calibrate.measure import Visit, now_told
-from oppo_real.calibrate.point import Point
+from oppo_real.calibrate.point import Kind, Point
 from oppo_real.engines.interface import prefix_caching
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.profile import (
@@ -248,54 +248,24 @@ def calibrate_from(
     seed: int = 0,
 ) -> Calibration:
     """Fit what was measured and fill the profile's tables. Raises OppoError where too little was measured."""
-    data = {
-        kind: measured_points([visit for visit in visits if visit.point.kind == kind])
-        for kind in ("decode", "prefill", "score")
-    }
-    if not any(visit.point.kind == "sync" for visit in visits):
+    sync = _of(visits, "sync")
+    if not sync:
         raise OppoError(
             "the weight sync was not measured: raise --budget-s and run the same command again, what is"
             " measured is kept"
         )
-    pieces = [visit for visit in visits if visit.point.kind == "piece"]
-    cuts = Cuts(
-        measured_points([visit for visit in visits if visit.point.kind == "round"]),
-        measured_points(pieces),
-        _seconds_beside(pieces),
-        seed,
-    )
-    decode = fit_table("decode", data["decode"], DECODE_BASIS, seed)
-    decoded = [visit for visit in visits if visit.point.kind == "decode"]
-    host = fit_table("host", _seconds_beside(decoded), ("fixed", "per_rollout"), seed)
-    fits = [decode, host, *cuts.fits.values()]
-    tables: dict[str, PrefillTable] = {}
-    filled: list[Filled] = []
-    forwards = {
-        "prefill": (data["prefill"], PREFILL_BASIS),
-        "score": (cuts.without_pieces(data["score"]), SCORE_BASIS),
-    }
-    if added := measured_points([visit for visit in visits if visit.point.kind == "score_ref"]):
-        forwards["score_ref"] = (added, SCORE_BASIS)
-    for table, (points, basis) in forwards.items():
-        fit = fit_table(table, points, basis, seed)
-        tables[table], how = forward_table(table, steadied(points, fit), fit)
-        fits.append(fit)
-        filled.append(how)
-    trained = [visit for visit in visits if visit.point.kind == "train"]
-    stages = {stage: measured_points(trained, stage) for stage in TRAINING_STAGES[:-1]}
-    training = training_table(stages) if trained else TrainingTable(tokens=())
-    fits += [
-        fit_table(stage, points, PREFILL_BASIS, seed)
-        for stage, points in stages.items()
-        if getattr(training, stage) is not None
-    ]
-    sync = measured_points([visit for visit in visits if visit.point.kind == "sync"])[0]
+    cuts = _cuts(visits, seed)
+    decoded = measured_points(_of(visits, "decode"))
+    decode = fit_table("decode", decoded, DECODE_BASIS, seed)
+    host = fit_table("host", _seconds_beside(_of(visits, "decode")), ("fixed", "per_rollout"), seed)
+    tables, forward_fits, filled = _forward_tables(visits, cuts, seed)
+    training, training_fits = _training(visits, seed)
+    device_fits, on_device = _on_device(visits, seed)
+    fits = (decode, host, *cuts.fits.values(), *forward_fits, *training_fits, *device_fits)
     capacity = origin.engine.get("actor", {}).get("kv_capacity_tokens")
     scorer = origin.engine.get("scorer", {})
     block, cache = scorer.get("prefill_block_tokens"), prefix_caching(scorer)
-    told = () if disagreement(contention, seed) else contention
-    device_fits, on_device = _on_device(visits, seed)
-    fits += device_fits
+    consistent = () if disagreement(contention, seed) else contention
     profile = Profile(
         format="oppo-profile/1",
         name=name,
@@ -308,28 +278,72 @@ def calibrate_from(
             date=max((visit.measured_at for visit in visits if visit.measured_at), default=now_told()),
             raw_samples=raw_samples,
         ),
-        decode=decode_table(steadied(data["decode"], decode)),
+        decode=decode_table(steadied(decoded, decode)),
         prefill=tables["prefill"],
         score=tables["score"],
         score_ref=tables.get("score_ref"),
         training=training,
-        update_weights=sync.seconds,
+        update_weights=measured_points(sync)[0].seconds,
         round_fixed_s=cuts.seconds("round"),
         piece_fixed_s=cuts.seconds("piece"),
         piece_send_s=cuts.seconds("send"),
         scoring_block_tokens=block if isinstance(block, int) and block > 1 else None,
         scoring_cache_tokens=None if cache is None else cache.kv,
         scoring_iteration_tokens=None if cache is None else cache.iteration,
-        contention_factor=contention_factor(told),
-        slowdowns=slowdowns_of(told),
+        contention_factor=contention_factor(consistent),
+        slowdowns=slowdowns_of(consistent),
         on_device=on_device,
-        time_slices=time_slices_of(told, on_device),
+        time_slices=time_slices_of(consistent, on_device),
         kv_capacity_tokens=capacity if isinstance(capacity, int) and capacity >= 1 else None,
     )
     measured = len({visit.point.key for visit in visits})
     return Calibration(
-        profile, tuple(fits), tuple(filled), tuple(contention), tail_factor(data["decode"]), measured, planned
+        profile, fits, tuple(filled), tuple(contention), tail_factor(decoded), measured, planned
     )
+
+
+def _of(visits: Sequence[Visit], kind: Kind) -> list[Visit]:
+    return [visit for visit in visits if visit.point.kind == kind]
+
+
+def _cuts(visits: Sequence[Visit], seed: int) -> Cuts:
+    pieces = _of(visits, "piece")
+    rounds = measured_points(_of(visits, "round"))
+    return Cuts(rounds, measured_points(pieces), _seconds_beside(pieces), seed)
+
+
+def _forward_tables(
+    visits: Sequence[Visit], cuts: Cuts, seed: int
+) -> tuple[dict[str, PrefillTable], list[Fit], list[Filled]]:
+    """Tables of the actor's prefill and of scoring (the reference model's where it scores too), their fits,
+    and how their cells were filled."""
+    prefilled, scored, referred = (
+        measured_points(_of(visits, kind)) for kind in ("prefill", "score", "score_ref")
+    )
+    data = {"prefill": (prefilled, PREFILL_BASIS), "score": (cuts.without_pieces(scored), SCORE_BASIS)}
+    if referred:
+        data["score_ref"] = (referred, SCORE_BASIS)
+    tables: dict[str, PrefillTable] = {}
+    fits, filled = [], []
+    for table, (points, basis) in data.items():
+        fit = fit_table(table, points, basis, seed)
+        tables[table], how = forward_table(table, steadied(points, fit), fit)
+        fits.append(fit)
+        filled.append(how)
+    return tables, fits, filled
+
+
+def _training(visits: Sequence[Visit], seed: int) -> tuple[TrainingTable, list[Fit]]:
+    """The table of the training stages, and a fit of each that was measured."""
+    trained = _of(visits, "train")
+    stages = {stage: measured_points(trained, stage) for stage in TRAINING_STAGES[:-1]}
+    table = training_table(stages) if trained else TrainingTable(tokens=())
+    fits = [
+        fit_table(stage, points, PREFILL_BASIS, seed)
+        for stage, points in stages.items()
+        if getattr(table, stage) is not None
+    ]
+    return table, fits
 
 
 def _on_device(visits: Sequence[Visit], seed: int) -> tuple[list[Fit], OnDevice | None]:

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oppo_sim.costs.interface import NO_CUTS, Costs
 from oppo_sim.fast.cost_tables import cost_tables
@@ -24,6 +24,7 @@ from oppo_sim.turns import ToolWait
 if TYPE_CHECKING:
     import numpy as np
 
+Tables: TypeAlias = "dict[str, np.ndarray[Any, Any] | Zeros]"
 _KEPT = 16
 
 
@@ -62,35 +63,15 @@ def make_state(
 ) -> Memory:
     """A run before its first step, for ``block`` rows at a time. ``room`` (1, …) scales the buffers whose
     need is not known; ``asks``: methods of the policy that are asked."""
-    import numpy as np
-
     from oppo_sim.fast import records
 
-    machine, batch = setup.machine, setup.batch
-    in_flight = most_in_flight(policy, batch)
-    if asks:
-        in_flight *= room
-    groups, replicas, workers = in_flight // batch.group_size, machine.num_replicas, machine.num_workers
-    # Rollouts go to the replica with the fewest, so none gets more than its share; the oracle deals by
-    # length.
-    load = batch.rollout_batch_size if isinstance(policy, Oracle) else -(-in_flight // replicas) + bool(asks)
-    load = min(in_flight, load * room)
-    running = load if machine.max_num_seqs is None else min(load, machine.max_num_seqs)
-    costs = cost_tables(setup.costs, counterfactual.free_padding, running)
-    rewards = setup.rewards()
-    pieces = (2 * in_flight + 16) * room
-    queued = 1 << (2 * pieces - 1).bit_length()
-    # Cuts of preempted rollouts stay.
-    cuts = load + 1 if machine.kv_capacity_tokens is None and not asks else load + 1 + (load + 8) * room
-    actors = replicas + workers + 4
-    waits = setup.replay.waits
-    shares = machine.shares_prefixes and batch.group_size > 1
-    sharing = (replicas, groups) if shares else (1, 1)
-    entries = (machine.scorer_cache_blocks or 0) + 1
-    leaves = 1 << (actors - 1).bit_length()
+    machine, batch, replay = setup.machine, setup.batch, setup.replay
+    size = _sizes(setup, policy, room, bool(asks))
+    costs = cost_tables(setup.costs, counterfactual.free_padding, size.running)
     cut_costs = NO_CUTS if counterfactual.free_cuts else setup.costs.cuts
     send_s_per_token = 0.0 if counterfactual.free_cuts else machine.send_s_per_token
-    devices, device_settings = _devices(setup.machine, counterfactual, setup.costs)
+    devices, device_settings = _devices(machine, counterfactual, setup.costs)
+    rewards = setup.rewards()
     first, last = kept.timeline or (1, 0)
     values = {
         **_settings(setup, policy, counterfactual, asks),
@@ -102,16 +83,16 @@ def make_state(
         "travels": cut_costs.piece_send_s > 0.0 or send_s_per_token > 0.0,
         **{f"asks_{name}": name in asks for name in ("plan", "arrange", "select", "drop")},
         "by_row_rewards": rewards.by_row is not None,
-        "queue_length": queued,
+        "queue_length": size.queued,
         "resume": True,
         "doing": records.BEGIN,
-        "free": groups,
-        "tools": waits is not None,
+        "free": size.groups,
+        "tools": replay.waits is not None,
         "clear_kv_on_call": machine.clear_kv_cache_on_tool_call,
-        "shares_prefixes": shares,
+        "shares_prefixes": size.shares_prefixes,
         "filters": setup.sample_rewards is not None,
         "groups_together": machine.groups_together,
-        "leaves": leaves,
+        "leaves": size.leaves,
         "stop_after": batch.rollout_batch_size,
         "next_delta": policy.overcommit if isinstance(policy, Refill) else 0,
         "next_chunk": policy.chunk_size if isinstance(policy, ShippedPolicy) else 1,
@@ -119,69 +100,12 @@ def make_state(
         "trace_first": first,
         "trace_last": last,
     }
-
-    def zeros(*shape: int) -> Zeros:
-        return Zeros(shape)
-
-    tables: dict[str, np.ndarray[Any, Any] | Zeros] = {
+    tables: Tables = {
         **devices,
-        "rollouts": zeros(in_flight),
-        "turns": zeros(in_flight if waits else 1),
-        **_calls(waits),
-        "answers": zeros((in_flight + 16 if waits else 1) * room),
-        "groups": zeros(groups),
-        "prefix_running": zeros(*sharing),
-        "prefix_held": zeros(*sharing),
-        "shelf_rollouts": zeros(batch.group_size),
-        "shelf_groups": zeros(1),
-        "replicas": zeros(replicas),
-        "fire": np.full(2 * leaves, np.inf),
-        "finals": zeros(replicas, load + 1),
-        "cuts": zeros(replicas, 1 << (cuts - 1).bit_length()),
-        "waiting": zeros(replicas, load),
-        "flights": zeros(groups),
-        "free": np.arange(groups, dtype=np.int64)[::-1].copy(),
-        "arrived": zeros(groups),
-        "arrived_at": zeros(groups),
-        "wholes": zeros(groups),
-        "whole_at": zeros(groups),
-        "finished": zeros(groups),
-        "filtered": zeros(groups),
-        "sample_rewards": np.array(setup.sample_rewards or (0.0,), dtype=np.float64),
-        "batch": zeros(batch.rollout_batch_size),
-        "selection": zeros(batch.rollout_batch_size),
-        "trained": zeros(batch.rollout_batch_size),
-        "answer": zeros(2 * in_flight),
-        "readmit": zeros(batch.rollout_batch_size),
-        "inbox": zeros(pieces, 4),
-        "inbox_id": zeros(pieces),
-        "way": zeros(queued, 5),
-        "way_at": zeros(queued),
-        "way_id": zeros(queued),
-        "land": zeros(pieces, 5),
-        "land_id": zeros(pieces),
-        "queue": zeros(workers * queued, 5),
-        "cached": zeros(in_flight if machine.scorer_cache_blocks else 1),
-        "uptos": zeros(in_flight if machine.scorer_cache_blocks else 1),
-        "caches": zeros(workers * entries),
-        "residues": zeros(machine.kv_block_tokens),
-        "keys": zeros(pieces),
-        "items": zeros(pieces),
-        "order": zeros(groups),
-        "scratch": zeros(groups),
-        "scratch_at": zeros(groups),
-        "dealt": zeros(replicas),
-        "stage_s": zeros(records.STAGES),
-        "passed_s": zeros(records.STAGES),
-        "activity_s": zeros(records.STAGES + records.PARALLEL_STAGES),
-        "activity_stages": zeros(records.STAGES + records.PARALLEL_STAGES),
-        "rewards": _rewards(rewards, setup.steps),
-        "lengths": _rows(setup.replay),
-        "drawn": zeros(groups),
-        "drawn_lengths": zeros(in_flight),
-        "blocks": np.array(setup.replay.blocks, dtype=np.int64),
-        "block_means": np.array(setup.replay.block_means),
-        "key": np.array([setup.replay.key], dtype=np.uint64),
+        **_flight_tables(setup, size, room),
+        **_batch_tables(setup, size),
+        **_scoring_tables(machine, size),
+        **_trace_tables(setup, size, rewards),
         "lines": costs.lines,
         "line_at": costs.line_at,
         "line_range": costs.line_range,
@@ -191,17 +115,170 @@ def make_state(
         "terms": costs.terms,
         "tables": costs.tables,
         "stages": costs.stages,
-        "asked": zeros(5, 3),
-        "out": zeros(block),
-        "rollout_rows": zeros(block * batch.rollout_batch_size if kept.rollouts else 1, 20),
-        "trace": zeros((4096 if kept.timeline else 1) * room * room, 9),
-        "histogram": zeros((32 * block + 128) * room),
-        "histogram_end": zeros(2 * block),
+        **_output_tables(batch, block, room, kept),
     }
     return make_memory(values, tables)
 
 
 # ---- inside ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Lengths of the arrays of a run."""
+
+    in_flight: int
+    """Rollouts."""
+    groups: int
+    load: int
+    """Rollouts that a replica may have."""
+    running: int
+    """Of these, at once."""
+    cuts: int
+    """To come, of a replica; a power of two."""
+    pieces: int
+    queued: int
+    """Pieces of a worker; a power of two."""
+    leaves: int
+    """Of the tournament of ends to come: of replicas, workers and the rest; a power of two."""
+    waits: bool
+    """Rollouts wait for tools."""
+    shares_prefixes: bool
+
+
+def _sizes(setup: Setup, policy: Policy, room: int, asks: bool) -> _Sizes:
+    machine, batch = setup.machine, setup.batch
+    in_flight = most_in_flight(policy, batch) * (room if asks else 1)
+    # Rollouts go to the replica with the fewest, so none gets more than its share; the oracle deals by
+    # length.
+    fair = batch.rollout_batch_size if isinstance(policy, Oracle) else -(-in_flight // machine.num_replicas)
+    load = min(in_flight, (fair + (asks and not isinstance(policy, Oracle))) * room)
+    # Cuts of preempted rollouts stay.
+    cuts = load + 1 if machine.kv_capacity_tokens is None and not asks else load + 1 + (load + 8) * room
+    pieces = (2 * in_flight + 16) * room
+    actors = machine.num_replicas + machine.num_workers + 4
+    return _Sizes(
+        in_flight=in_flight,
+        groups=in_flight // batch.group_size,
+        load=load,
+        running=load if machine.max_num_seqs is None else min(load, machine.max_num_seqs),
+        cuts=1 << (cuts - 1).bit_length(),
+        pieces=pieces,
+        queued=1 << (2 * pieces - 1).bit_length(),
+        leaves=1 << (actors - 1).bit_length(),
+        waits=bool(setup.replay.waits),
+        shares_prefixes=machine.shares_prefixes and batch.group_size > 1,
+    )
+
+
+def _zeros(*shape: int) -> Zeros:
+    return Zeros(shape)
+
+
+def _flight_tables(setup: Setup, size: _Sizes, room: int) -> Tables:
+    """Rollouts and groups in flight, replicas, and the ends of what they do."""
+    import numpy as np
+
+    replicas = setup.machine.num_replicas
+    sharing = (replicas, size.groups) if size.shares_prefixes else (1, 1)
+    waiting = size.in_flight if size.waits else 0
+    return {
+        "rollouts": _zeros(size.in_flight),
+        "turns": _zeros(waiting or 1),
+        **_calls(setup.replay.waits),
+        "answers": _zeros((waiting + 16 if size.waits else 1) * room),
+        "groups": _zeros(size.groups),
+        "prefix_running": _zeros(*sharing),
+        "prefix_held": _zeros(*sharing),
+        "shelf_rollouts": _zeros(setup.batch.group_size),
+        "shelf_groups": _zeros(1),
+        "replicas": _zeros(replicas),
+        "fire": np.full(2 * size.leaves, np.inf),
+        "finals": _zeros(replicas, size.load + 1),
+        "cuts": _zeros(replicas, size.cuts),
+        "waiting": _zeros(replicas, size.load),
+        "flights": _zeros(size.groups),
+        "free": np.arange(size.groups, dtype=np.int64)[::-1].copy(),
+        "residues": _zeros(setup.machine.kv_block_tokens),
+        "dealt": _zeros(replicas),
+        "order": _zeros(size.groups),
+        "scratch": _zeros(size.groups),
+        "scratch_at": _zeros(size.groups),
+    }
+
+
+def _batch_tables(setup: Setup, size: _Sizes) -> Tables:
+    """What has finished, what is selected and trained, and the stages of the update."""
+    from oppo_sim.fast import records
+
+    batch, groups = setup.batch.rollout_batch_size, size.groups
+    activities = records.STAGES + records.PARALLEL_STAGES
+    return {
+        "arrived": _zeros(groups),
+        "arrived_at": _zeros(groups),
+        "wholes": _zeros(groups),
+        "whole_at": _zeros(groups),
+        "finished": _zeros(groups),
+        "filtered": _zeros(groups),
+        "batch": _zeros(batch),
+        "selection": _zeros(batch),
+        "trained": _zeros(batch),
+        "answer": _zeros(2 * size.in_flight),
+        "readmit": _zeros(batch),
+        "stage_s": _zeros(records.STAGES),
+        "passed_s": _zeros(records.STAGES),
+        "activity_s": _zeros(activities),
+        "activity_stages": _zeros(activities),
+    }
+
+
+def _scoring_tables(machine: MachineSetup, size: _Sizes) -> Tables:
+    """Pieces on their way, queues of the workers, and what their caches hold."""
+    pieces, queued = size.pieces, size.queued
+    cached = size.in_flight if machine.scorer_cache_blocks else 1
+    return {
+        "inbox": _zeros(pieces, 4),
+        "inbox_id": _zeros(pieces),
+        "way": _zeros(queued, 5),
+        "way_at": _zeros(queued),
+        "way_id": _zeros(queued),
+        "land": _zeros(pieces, 5),
+        "land_id": _zeros(pieces),
+        "queue": _zeros(machine.num_workers * queued, 5),
+        "cached": _zeros(cached),
+        "uptos": _zeros(cached),
+        "caches": _zeros(machine.num_workers * ((machine.scorer_cache_blocks or 0) + 1)),
+        "keys": _zeros(pieces),
+        "items": _zeros(pieces),
+    }
+
+
+def _trace_tables(setup: Setup, size: _Sizes, rewards: BatchRewards) -> Tables:
+    """The rows that are replayed, and how they are drawn."""
+    import numpy as np
+
+    return {
+        "sample_rewards": np.array(setup.sample_rewards or (0.0,), dtype=np.float64),
+        "rewards": _rewards(rewards, setup.steps),
+        "lengths": _rows(setup.replay),
+        "drawn": _zeros(size.groups),
+        "drawn_lengths": _zeros(size.in_flight),
+        "blocks": np.array(setup.replay.blocks, dtype=np.int64),
+        "block_means": np.array(setup.replay.block_means),
+        "key": np.array([setup.replay.key], dtype=np.uint64),
+    }
+
+
+def _output_tables(batch: Batch, block: int, room: int, kept: Kept) -> Tables:
+    """Rows of ``block`` steps, of their rollouts, and the timeline."""
+    return {
+        "asked": _zeros(5, 3),
+        "out": _zeros(block),
+        "rollout_rows": _zeros(block * batch.rollout_batch_size if kept.rollouts else 1, 20),
+        "trace": _zeros((4096 if kept.timeline else 1) * room * room, 9),
+        "histogram": _zeros((32 * block + 128) * room),
+        "histogram_end": _zeros(2 * block),
+    }
 
 
 def _devices(

@@ -48,7 +48,7 @@ class RunInput:
     """Response lengths are known beforehand (which only a declared oracle is told)."""
     timeline_steps: tuple[int, int] | None = None
     recorded_timing: Sequence[Mapping[str, float]] | None = None
-    """Stage times that the policy is told instead of the measured ones, one mapping a step."""
+    """Stage times that the policy observes instead of the measured ones, one mapping a step."""
     first_step: int = 0
     """Steps before it were done in an earlier run."""
     after_step: Callable[[int], None] = lambda step: None

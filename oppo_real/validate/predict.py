@@ -110,7 +110,7 @@ def predict(
         scenario, policy=variant.policy, policy_settings=variant.settings, steps=steps, parts=parts
     )
     schedule = setup.policy_factory().schedule
-    context = cost_context(scenario)
+    context = run_context(scenario)
     if profile is None:
         costs = LinearCostConfig(kind="linear", decode=LinearDecode(fixed=1.0)).build(context)
     else:
@@ -147,9 +147,9 @@ def as_run(profile: Profile, config: RealConfig) -> Profile:
     return profile.model_copy(update={"training": TrainingTable(tokens=tokens, **stages)})
 
 
-def cost_context(scenario: Scenario) -> CostContext:
-    """All stages run, one after the other, as the trainer does; which of them take time is the profile's to
-    say."""
+def run_context(scenario: Scenario) -> CostContext:
+    """As ``scenario.build.cost_context``, of the real trainer: all stages run, one after the other; which of
+    them take time is the profile's to say."""
     return CostContext(
         num_replicas=scenario.rollout.num_replicas,
         num_scoring_workers=scenario.scoring.num_workers,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from oppo_sim.columns import STALENESS_MIN, RolloutRow
 from oppo_sim.errors import OppoError
-from oppo_sim.fast.asked import Asked, compiled_kind, own_methods
 from oppo_sim.fast.compiling import cache_folder, compiling_alone, is_compiled, mark_compiled
 from oppo_sim.fast.cost_tables import range_counter
 from oppo_sim.fast.memory import Memory
 from oppo_sim.fast.output import numbers, rollout_rows, split_histograms, step_rows, timeline
+from oppo_sim.fast.policy_calls import PolicyCalls, compiled_kind, own_methods
 from oppo_sim.fast.state import STEPS_ONLY, Kept, make_state
 from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
 from oppo_sim.policies.interface import Policy
@@ -248,14 +248,14 @@ def _run_compiled(
             asks = own_methods(policy, Policy) | {"plan"}
         block = min(setup.steps, _block(setup, kept))
         memory = make_state(setup, policy, counterfactual, block, room, asks, kept)
-        asked = Asked(kernel, setup, policy, memory)
+        calls = PolicyCalls(kernel, setup, policy, memory)
         done, error = 0, records.OK
         while done < setup.steps and error == records.OK:
             rows = min(block, setup.steps - done)
             memory.states["row"] = memory.states["histogram"] = memory.states["traced"] = 0
             done += rows
             try:
-                error = asked.advance(done)
+                error = calls.advance(done)
             except OppoError:
                 if memory.states["row"][0]:
                     on_block(memory, int(memory.states["row"][0]))
@@ -285,12 +285,12 @@ def _count_extrapolations(setup: Setup, memory: Memory) -> None:
         if not count:
             continue
         if table == "decode":
-            asked = f"n_running {int(first)}, kv_tokens {second:g}"
+            query = f"n_running {int(first)}, kv_tokens {second:g}"
         elif table == "training":
-            asked = f"{int(first)} tokens"
+            query = f"{int(first)} tokens"
         else:
-            asked = f"{first:g} tokens, mean context {second:g}"
-        counter.note(table, asked)
+            query = f"{first:g} tokens, mean context {second:g}"
+        counter.note(table, query)
         counter.counts[table] += int(count) - 1
 
 

@@ -1,4 +1,4 @@
-"""A policy asked from Python at the boundaries of a phase, while the machine runs compiled.
+"""Calls of a policy's Python methods at the boundaries of a phase, while the machine runs compiled.
 
 Shipped policies that admit up to B + Δ, and the oracle, decide in the kernel: of them Python only sets the
 knobs, once a step, where they are controlled. Everything else is answered by the policy object.
@@ -41,8 +41,8 @@ _FIELDS = (
 """What is read and written of the run's state."""
 METHODS = ("plan", "arrange", "select", "drop", "observe")
 _TIMED = (*STAGES, "step")
-_TOLD = (REWARD_MEAN, TOKENS_TRAINED, ROLLOUTS_DEFERRED, ROLLOUTS_SURPLUS, OVERCOMMIT, CHUNK_SIZE)
-"""What a policy is told of a step besides its seconds and its batch."""
+_REPORTED = (REWARD_MEAN, TOKENS_TRAINED, ROLLOUTS_DEFERRED, ROLLOUTS_SURPLUS, OVERCOMMIT, CHUNK_SIZE)
+"""What a policy observes of a step besides its seconds and its batch."""
 
 
 def own_methods(policy: Policy, kind: type[Policy]) -> frozenset[str]:
@@ -63,7 +63,7 @@ def compiled_kind(policy: Policy) -> type[Policy] | None:
     return None
 
 
-class Asked:
+class PolicyCalls:
     """The policy of one compiled run."""
 
     def __init__(self, kernel: Any, setup: Setup, policy: Policy, memory: Memory) -> None:
@@ -101,7 +101,7 @@ class Asked:
         self._records = records
         first = records.NAMES.index(timing("gen"))
         self._timed = slice(first, first + len(_TIMED))
-        self._told = itemgetter(*(records.NAMES.index(name) for name in _TOLD))
+        self._told = itemgetter(*(records.NAMES.index(name) for name in _REPORTED))
         self._pace = [records.NAMES.index(name) for name in (timing("step"), TOKENS_TRAINED, REWARD_MEAN)]
         self._respond: dict[int, Callable[[], None]] = {
             records.PLAN: self._ask_plan,

@@ -12,12 +12,12 @@ from oppo_sim.model.tally import Tally
 from oppo_sim.policies.interface import Policy, StepReport
 from oppo_sim.results.sinks import Sink
 from oppo_sim.schedule.plant import BusyReading, StepEnd
-from oppo_sim.schedule.rules import told_timing
+from oppo_sim.schedule.rules import reported_timing
 
 NAN = float("nan")
 R = TypeVar("R", bound=Rollout)
 Recorded = Sequence[Mapping[str, float]] | None
-"""Stage times that a policy is told instead of those that passed, one mapping a step."""
+"""Stage times that a policy observes instead of those that passed, one mapping a step."""
 
 
 class DeviceCounts(NamedTuple):
@@ -88,7 +88,7 @@ class StepRows:
         self._policy.observe(
             StepReport(
                 step,
-                told_timing(self._recorded, step, end.stages),
+                reported_timing(self._recorded, step, end.stages),
                 tuple([rollout.rollout_id for rollout in batch]),
                 sum([rollout.response_length for rollout in batch]),
                 reward,

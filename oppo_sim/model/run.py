@@ -67,7 +67,7 @@ class ModelInput:
     timeline_steps: tuple[int, int] | None = None
     """First and last step whose spans are recorded; None: no timeline."""
     recorded_timing: Recorded = None
-    """Lock-step: stage times that the policy is told instead of the simulated ones, one mapping a step."""
+    """Lock-step: stage times that the policy observes instead of the simulated ones, one mapping a step."""
     waits: Sequence[tuple[ToolWait, ...]] | None = None
     """For tools, one entry a row; None: no rollout waits."""
     sample_rewards: Sequence[float] | None = None

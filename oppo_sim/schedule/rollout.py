@@ -5,6 +5,11 @@ from typing import TypeVar
 from oppo_sim.policies.interface import RolloutView
 
 
+def scorer_key(rollout_id: int, drops: int) -> int:
+    """What scoring workers call a rollout: another key each time it starts anew."""
+    return drops << 40 | rollout_id
+
+
 class RolloutState:
     """A backend keeps what else it needs in a subclass."""
 
@@ -86,8 +91,8 @@ class RolloutState:
 
     @property
     def key(self) -> int:
-        """What scoring workers call it: another one each time it starts anew."""
-        return self.drops << 40 | self.rollout_id
+        """As ``scorer_key``."""
+        return scorer_key(self.rollout_id, self.drops)
 
     @property
     def context(self) -> int:

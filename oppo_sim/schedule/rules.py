@@ -1,4 +1,4 @@
-"""Rules of a run that hold whatever drives it: what is scored when, and what a policy is told."""
+"""Rules of a run that hold whatever drives it: what is scored when, and what a policy observes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -45,10 +45,10 @@ def new_stages(gen: float, reward: float) -> Stages:
     return {**dict.fromkeys(STAGES, 0.0), "gen": gen, "reward": reward}
 
 
-def told_timing(
+def reported_timing(
     recorded: Sequence[Mapping[str, float]] | None, step: int, passed: Mapping[str, float]
 ) -> Mapping[str, float]:
-    """Stage times that the policy is told: those that passed, or in lock-step the recorded ones. Raises
+    """Stage times that the policy observes: those that passed, or in lock-step the recorded ones. Raises
     OppoError past their end."""
     if recorded is None:
         return passed

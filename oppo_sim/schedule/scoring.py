@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from oppo_sim.schedule.rollout import F
+from oppo_sim.schedule.rollout import F, scorer_key
 
 P = TypeVar("P")
 _ROLLOUT_ID = attrgetter("rollout.rollout_id")
@@ -27,8 +27,8 @@ class Piece(Generic[F]):
 
     @property
     def key(self) -> int:
-        """What scoring workers call its rollout."""
-        return self.drops << 40 | self.rollout.rollout_id
+        """As ``scorer_key``, of its rollout when it was cut."""
+        return scorer_key(self.rollout.rollout_id, self.drops)
 
 
 class ScoringWorker(Generic[F]):

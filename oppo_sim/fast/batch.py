@@ -19,10 +19,14 @@ from oppo_sim.fast.records import (
     replicas_in,
     residues_in,
     rollouts_in,
+    rule,
     turns_in,
     waiting_in,
 )
 from oppo_sim.fast.tools import release_all, release_highest, release_kept
+from oppo_sim.model import formulas
+
+iterations_that_fit = rule(formulas.iterations_that_fit)
 
 
 @compiled
@@ -65,28 +69,21 @@ def kept_blocks(s: State, r: int) -> int:
 
 
 @compiled
-def iterations_that_fit(s: State, r: int, wanted: int) -> int:
-    """``Replica._iterations_that_fit``, at most ``wanted``."""
+def iterations_before_full(s: State, r: int, wanted: int) -> int:
+    """``Replica._iterations_before_full``, at most ``wanted``."""
     replica, residues = replicas_in(s)[r], residues_in(s)
     block = s.kv_block_tokens
     grown_most = replica.running * ((wanted + block - 1) // block)
     if most_blocks(s, r) + kept_blocks(s, r) + grown_most <= s.kv_blocks:
         return wanted
     free = s.kv_blocks - blocks_for_next_token(s, r) - kept_blocks(s, r)
-    cycles = free // replica.running
-    free -= cycles * replica.running
     clear(residues, 0, block)
     if block > 1:
         for i in range(replica.running):
             residues[context_of(s, r, i) % block] += 1
     else:
         residues[0] = replica.running
-    grown = 0
-    for ahead in range(1, block + 1):
-        grown += residues[block - ahead]
-        if grown > free:
-            return min(wanted, cycles * block + ahead)
-    return min(wanted, cycles * block + block)
+    return min(wanted, iterations_that_fit(residues[:block], free, replica.running))
 
 
 @compiled

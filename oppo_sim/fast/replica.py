@@ -9,7 +9,7 @@ from oppo_sim.fast.activities import ended, progress, record, series_seconds, st
 from oppo_sim.fast.batch import (
     cut_to_come,
     give_up_kept,
-    iterations_that_fit,
+    iterations_before_full,
     preempt_until_it_fits,
     push,
     push_cut,
@@ -161,7 +161,7 @@ def decode(s: State, r: int) -> None:
     if s.rounds and replica.round_left < k:
         k = replica.round_left
     if s.kv_blocks != UNBOUNDED:
-        k = iterations_that_fit(s, r, k)
+        k = iterations_before_full(s, r, k)
     if n >= line_at_in(s).shape[0]:
         s.error = NO_ROOM
         return

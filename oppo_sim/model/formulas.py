@@ -1,5 +1,6 @@
 """Formulas that the model calls and the compiled path compiles: plain functions of numbers."""
 
+from collections.abc import Sequence
 from math import ceil, nan, sqrt
 
 
@@ -23,6 +24,23 @@ def iterations_until(seconds: float, most: int, first: float, growth: float) -> 
     while k < most and series_seconds(k, first, growth) < seconds:
         k += 1
     return k
+
+
+def iterations_that_fit(residues: Sequence[int], free_blocks: int, running: int) -> int:
+    """Iterations of ``running`` rollouts before they need more KV blocks than ``free_blocks`` beside those
+    that they have. A rollout needs one more each time its context fills a block.
+
+    ``residues``: how many contexts are 0, 1, … tokens beyond whole blocks, one entry a token of a block.
+    """
+    block = len(residues)
+    cycles = free_blocks // running
+    left = free_blocks - cycles * running
+    grown = 0
+    for ahead in range(1, block + 1):
+        grown += residues[block - ahead]
+        if grown > left:
+            return cycles * block + ahead
+    return cycles * block + block
 
 
 def prefilled_tokens(given: int, block: int) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from oppo_sim.costs.interface import NO_DEMAND, EngineCost
 from oppo_sim.instants import instant_tolerance
 from oppo_sim.model.device import Runner
-from oppo_sim.model.formulas import iterations_until, series_seconds, time_on_device
+from oppo_sim.model.formulas import iterations_that_fit, iterations_until, series_seconds, time_on_device
 from oppo_sim.model.kept import KeptKv
 from oppo_sim.model.prefixes import SharedPrefixes
 from oppo_sim.model.rollout import Rollout
@@ -368,25 +368,19 @@ class Replica:
         """Of those that do not run, less what they share with those that do."""
         return self._kept.blocks - (self._prefixes.blocks - self._prefixes.running_blocks)
 
-    def _iterations_that_fit(self) -> int:
+    def _iterations_before_full(self) -> int:
         """Iterations before the growth check fails."""
         rules = self._rules
         assert rules.kv_blocks is not None
         block, running = rules.kv_block_tokens, self._running
         free = rules.kv_blocks - self._blocks_for_next_token() - self._kept_blocks()
-        cycles, free = divmod(free, running)
         residues = [0] * block
         if block > 1:
             for context in self._contexts():
                 residues[context % block] += 1
         else:
             residues[0] = running
-        grown = 0
-        for ahead in range(1, block + 1):
-            grown += residues[block - ahead]
-            if grown > free:
-                return cycles * block + ahead
-        return cycles * block + block
+        return iterations_that_fit(residues, free, running)
 
     def _preempt_until_it_fits(self) -> None:
         capacity = self._rules.kv_blocks
@@ -432,7 +426,7 @@ class Replica:
             k = self.round_left
         rules = self._rules
         if rules.kv_blocks is not None:
-            k = min(k, self._iterations_that_fit())
+            k = min(k, self._iterations_before_full())
         if rules.static and rules.free_padding:
             rows, kv = self._running, self._kv
         else:

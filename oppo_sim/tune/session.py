@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -183,25 +183,67 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
     everything = within(everything, searched.request.practical)
     best = next(one for one in everything if one.checked is chosen)
     bench.on_run = lambda done, total: tell(Progress("sensitivity", done, total, label))
-    others = [one for one in everything if one.checked is not chosen]
     few, setting = seeds[:SENSITIVITY_SEEDS], chosen.setting
     swept = sweep_knobs(problem, bench, chosen, few)
     effects = knob_effects(problem, setting, swept, trials)
-    together = interactions(problem, bench, chosen, effects, swept, few)
-    scenario, request = searched.scenario, searched.request
+    found = _Found(
+        best=best,
+        others=[one for one in everything if one.checked is not chosen],
+        machine=machine,
+        swept=swept,
+        effects=effects,
+        together=interactions(problem, bench, chosen, effects, swept, few),
+    )
     costs = {trial.number: mean_cost(trial, 0) for trial in trials if trial.status == "ok"}
-    tried = [one for one in (best, *others) if one.keeps_bounds and one.checked.number is not None]
+    tried = [one for one in (best, *found.others) if one.keeps_bounds and one.checked.number is not None]
     nominal = min(tried, key=lambda one: costs[one.checked.number or 0])
+    regrets = [
+        {"world": world.name, "chosen": best.regrets[number], "nominal": nominal.regrets[number]}
+        for number, world in enumerate(searched.worlds)
+    ]
+    knobs = searched.space.knobs[setting.policy]
+    at_edge, command = chosen_edges(searched.request, bench.scenario(setting), knobs, setting)
+    edge_lines = [stopped(capital(each), command) for each in edge_sentences(at_edge, command)]
+    sections = _sections(searched, bench, best, nominal, found, edge_lines)
+    return _tuned(
+        searched, bench, sections, replace(found, regrets=regrets, edges=edge_records(at_edge, command))
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the stages after the search found; by default nothing that keeps all bounds."""
+
+    best: PairedResult | None = None
+    others: Sequence[PairedResult] = ()
+    machine: Machine = EXACT
+    swept: Sequence[Swept] = ()
+    effects: Sequence[KnobEffect] = ()
+    together: Sequence[Interaction] = ()
+    regrets: Sequence[Mapping[str, Any]] = ()
+    edges: Sequence[Mapping[str, Any]] = ()
+    infeasible: Infeasible | None = None
+
+
+def _sections(
+    searched: _Searched,
+    bench: Bench,
+    best: PairedResult,
+    nominal: PairedResult,
+    found: _Found,
+    edge_lines: Sequence[str],
+) -> dict[str, Sequence[str]]:
+    """The advice in sentences, by heading; ``nominal``: the best setting of the scenario's own world."""
+    problem, scenario, request = searched.problem, searched.scenario, searched.request
+    setting, machine, others = best.checked.setting, found.machine, found.others
     names = [world.name for world in searched.worlds]
     limit = None
     if problem.constraints.kv_capacity is not None:
         limit = kv_limit(problem.constraints, bench.parts(setting, 0))
-    knobs = searched.space.knobs[setting.policy]
     learning = bench.resolve(setting, 0).learning
     drawn = words.unknowns(machine, learning, request.objective)
-    moved = any(bench.resolve(one.checked.setting, 0).machine.placement for one in everything)
-    at_edge, command = chosen_edges(request, bench.scenario(setting), knobs, setting)
-    sections = {
+    moved = any(bench.resolve(one.checked.setting, 0).machine.placement for one in (best, *others))
+    return {
         "What to set, and what to expect": [
             *words.summary_sentences(
                 best, request.objective, searched.seeds, searched.steps, scenario.warmup_steps, drawn
@@ -222,55 +264,21 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
             ),
             *words.machine_sentences(best, others, machine, learning, drawn),
         ],
-        "Around the choice": [
-            *words.knob_sentences(effects, together),
-            *(stopped(capital(each), command) for each in edge_sentences(at_edge, command)),
-        ],
+        "Around the choice": [*words.knob_sentences(found.effects, found.together), *edge_lines],
         "Robustness": words.robust_sentences(request.robust, names, best, nominal),
         "What was searched": _searched_sentences(searched),
         "What these numbers are not": words.caveats(scenario, setting, request.objective, moved=moved),
     }
-    regrets = [
-        {"world": name, "chosen": best.regrets[world], "nominal": nominal.regrets[world]}
-        for world, name in enumerate(names)
-    ]
-    edges = edge_records(at_edge, command)
-    return _tuned(
-        searched,
-        bench,
-        sections,
-        best,
-        others,
-        swept,
-        effects,
-        together,
-        regrets,
-        machine=machine,
-        edges=edges,
-    )
 
 
-def _tuned(
-    searched: _Searched,
-    bench: Bench,
-    sections: Mapping[str, Sequence[str]],
-    best: PairedResult | None = None,
-    others: Sequence[PairedResult] = (),
-    swept: Sequence[Swept] = (),
-    effects: Sequence[KnobEffect] = (),
-    together: Sequence[Interaction] = (),
-    regrets: Sequence[Mapping[str, Any]] = (),
-    infeasible: Infeasible | None = None,
-    machine: Machine = EXACT,
-    edges: Sequence[Mapping[str, Any]] = (),
-) -> Tuned:
-    """The result in words (``sections``), as values and as tables; ``best`` None: nothing kept all bounds."""
-    scenario, folder = searched.scenario, searched.request.folder
+def _tuned(searched: _Searched, bench: Bench, sections: Mapping[str, Sequence[str]], found: _Found) -> Tuned:
+    """The result in words (``sections``), as values and as tables."""
+    scenario, folder, best = searched.scenario, searched.request.folder, found.best
     advice: dict[str, Any] = {
         "title": f"{'No advice' if best is None else 'Advice'} for {scenario.name}",
         "choice": None,
         "sections": sections,
-        "worlds": regrets if len(regrets) > 1 else [],
+        "worlds": found.regrets if len(found.regrets) > 1 else [],
         "frameworks": {},
         "next": [],
     }
@@ -278,24 +286,25 @@ def _tuned(
     if best is not None:
         setting = best.checked.setting
         tuned_scenario = bench.scenario(setting)
-        told = recommended(tuned_scenario, _built_policy(tuned_scenario))
+        choice = recommended(tuned_scenario, _built_policy(tuned_scenario))
         file = files.BEST if folder is None else folder / files.BEST
         objective = searched.request.objective
         advice |= {
             "choice": words.choice(best, tuned_scenario.policy.settings, objective, NOMINAL),
-            "frameworks": advice_of(told, searched.request.framework),
+            "frameworks": advice_of(choice, searched.request.framework),
             "next": next_commands(searched.request, scenario, searched.space, file, setting.policy),
         }
     record = {
         **_record(searched, bench),
-        **({"machine": machine.record()} if machine.sentence else {}),
+        **({"machine": found.machine.record()} if found.machine.sentence else {}),
         "chosen": None if best is None else files.plain_result(best),
-        "others": [files.plain_result(one) for one in others],
-        "knobs": [files.plain_effect(effect) for effect in effects],
-        "edges": list(edges),
-        "interactions": [asdict(one) for one in together],
-        "regrets": regrets,
-        "infeasible": infeasible and {**vars(infeasible), "nearest": infeasible.nearest.to_plain()},
+        "others": [files.plain_result(one) for one in found.others],
+        "knobs": [files.plain_effect(effect) for effect in found.effects],
+        "edges": list(found.edges),
+        "interactions": [asdict(one) for one in found.together],
+        "regrets": found.regrets,
+        "infeasible": found.infeasible
+        and {**vars(found.infeasible), "nearest": found.infeasible.nearest.to_plain()},
         "advice": advice,
     }
     trials = files.trial_frame(searched.space, searched.trials, searched.problem, len(searched.worlds))
@@ -303,12 +312,12 @@ def _tuned(
         scenario,
         tuned_scenario,
         best,
-        others,
-        effects,
-        together,
-        infeasible,
+        found.others,
+        found.effects,
+        found.together,
+        found.infeasible,
         trials,
-        files.sensitivity_frame(swept),
+        files.sensitivity_frame(found.swept),
         advice,
         record,
         folder,
@@ -338,7 +347,7 @@ def _nothing_feasible(searched: _Searched, bench: Bench, where: str) -> Tuned:
         " trials."
     )
     sections = {"Nothing keeps all bounds": [sentence], "What was searched": _searched_sentences(searched)}
-    return _tuned(searched, bench, sections, infeasible=Infeasible(nearest, binding, sentence))
+    return _tuned(searched, bench, sections, _Found(infeasible=Infeasible(nearest, binding, sentence)))
 
 
 def _searched_sentences(searched: _Searched) -> list[str]:

@@ -26,7 +26,7 @@ def versions() -> dict[str, str]:
 
 
 def run_manifest(
-    setup: Setup, policy: str, policy_settings: Mapping[str, Any] | None = None, *, engine: str = "simpy"
+    setup: Setup, policy: str, policy_settings: Mapping[str, Any] | None = None, *, engine: str
 ) -> dict[str, Any]:
     """Provenance of one run. Holds no wall-clock time and no path that was not typed: the same run gives the
     same manifest.

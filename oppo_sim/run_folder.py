@@ -62,7 +62,7 @@ class RunFolder:
     A context manager: however the block ends, another run may then replace this one.
     """
 
-    def __init__(self, root: Path, journal: BinaryIO, *, holds_earlier: bool = False) -> None:
+    def __init__(self, root: Path, journal: BinaryIO, *, holds_earlier: bool) -> None:
         """Use ``open_run_folder``, which checks the folder first."""
         self.root = root
         self._holds_earlier = holds_earlier

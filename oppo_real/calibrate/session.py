@@ -184,7 +184,7 @@ def calibrate_to(
     return session, calibration, write_calibration(calibration, samples, path)
 
 
-def read_calibration(path: Path, sizes: Sizes, seed: int = 0) -> tuple[Profile, CalibrationSession]:
+def read_calibration(path: Path, sizes: Sizes, seed: int) -> tuple[Profile, CalibrationSession]:
     """A profile and what it was made from, of the same ``sizes``, as ``calibrate_to`` wrote them.
 
     Raises OppoError for files that are missing, malformed, or of another plan.

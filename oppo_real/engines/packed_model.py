@@ -123,7 +123,7 @@ def _hidden(
     trunk: torch.nn.Module,
     ids: torch.Tensor,
     positions: torch.Tensor | None,
-    packed: PackedBatch | None = None,
+    packed: PackedBatch | None,
 ) -> torch.Tensor:
     options: dict[str, Any] = {} if packed is None else {"packed": packed}
     if positions is not None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from oppo_real.placement.connected import PATIENCE_S, WORKER_TIMEOUT_S, gone, receiver, silent, start_timeout
+from oppo_real.placement.connected import PATIENCE_S, gone, receiver, silent, start_timeout
 from oppo_real.placement.cores import available_cores
 from oppo_real.placement.engines import ENGINES, ActorSpec, ScorerSpec, Spec, parallel_size
 from oppo_real.placement.ray_worker import THREADS, RayWorker, StoredWeights
@@ -135,7 +135,7 @@ class RayTransport:
         *,
         stream: bool,
         max_scoring_tokens: int,
-        timeout_s: float | None = WORKER_TIMEOUT_S,
+        timeout_s: float | None,
     ) -> None:
         """``weights``: the policy's, for their names and shapes; ``timeout_s``: how long a worker that has
         something to do may say nothing. Raises OppoError where Ray is not to be had, or has no room."""

@@ -44,7 +44,7 @@ def make_batch(
     version: int,
     config: PPOConfig,
     device: torch.device,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype,
 ) -> ExperienceBatch:
     """Rollouts on the device. Raises OppoError for too few, repeated ids, tokens newer than ``version``."""
     if len(rollouts) < config.num_mini_batches:

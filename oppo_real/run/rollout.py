@@ -34,7 +34,7 @@ class RealRollout(Rollout):
         trace_row: int,
         admitted_step: int,
         admitted_s: float,
-        waits: tuple[ToolWait, ...] = (),
+        waits: tuple[ToolWait, ...],
         answers: tuple[tuple[int, ...], ...] = (),
     ) -> None:
         """``forced_length``: the response length to replay, tokens; None: the engine decides. ``waits`` for

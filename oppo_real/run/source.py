@@ -45,7 +45,7 @@ class ReplaySource:
         vocab_size: int,
         seed: int,
         group_size: int,
-        waits: Sequence[tuple[ToolWait, ...]] | None = None,
+        waits: Sequence[tuple[ToolWait, ...]] | None,
     ) -> None:
         """``waits``: for tools, one entry a row; None: no rollout waits."""
         self._rows = rows

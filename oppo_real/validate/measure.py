@@ -173,7 +173,7 @@ def measure_runs(
     turns: Sequence[Turn],
     steps: int,
     finished: RealRuns,
-    progress: Progress = lambda *_: None,
+    progress: Progress,
 ) -> list[MeasuredRun]:
     """Run every turn that is not finished, all in the same processes; ``variants`` by label. Raises OppoError
     for engines that fail; what is finished is kept."""

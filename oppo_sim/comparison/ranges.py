@@ -39,7 +39,7 @@ def ranges_of(
     runs: "pd.DataFrame",
     baselines: Mapping[str, str],
     table: "pd.DataFrame",
-    objective: Objective = "rollouts",
+    objective: Objective,
 ) -> Ranges:
     """From the runs on the draws.
 

@@ -108,9 +108,9 @@ def gathered_bytes(
     shape: ModelShape,
     sharding: Sharding,
     tensor_parallel: int,
-    dtype: Dtype = "bf16",
-    gradients: bool = True,
-    expert_devices: int | None = None,
+    dtype: Dtype,
+    gradients: bool,
+    expert_devices: int | None,
 ) -> float:
     """Weights (and gradients) of the two largest units that a fully sharded model has assembled at once.
     ``expert_devices`` divide a layer's experts; None: as ``tensor_parallel``."""
@@ -148,7 +148,7 @@ def _kept_values(shape: ModelShape) -> tuple[float, float]:
     return around + mixed / shape.mixing_layers, around + (4.0 if shape.gated_mlp else 2.0) * mlp
 
 
-def layer_activation_bytes(shape: ModelShape, dtype: Dtype = "bf16") -> float:
+def layer_activation_bytes(shape: ModelShape, dtype: Dtype) -> float:
     """Activations that attention and an MLP together keep for their backward, a token; also where they are
     layers of their own, as an upper bound."""
     return sum(_kept_values(shape)) * value_bytes(dtype)

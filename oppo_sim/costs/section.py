@@ -87,7 +87,7 @@ class CostSection(Strict, ABC):
         """What ``build`` gave for ``context``, under other terms: many draws share what was built."""
         return adjusted(built, terms, stages_run(context.training), context.nominal_batch)
 
-    def stage_evidence(self, context: CostContext, base_dir: Path | None = None) -> dict[str, Evidence]:
+    def stage_evidence(self, context: CostContext, base_dir: Path | None) -> dict[str, Evidence]:
         """``evidence`` of what takes time in a scenario, under terms and draws. Raises OppoError for a file
         of draws that cannot be used."""
         given, fitted = set(self.terms.stated()), set[str]()

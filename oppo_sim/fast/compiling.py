@@ -150,7 +150,7 @@ def end_beside() -> None:
 
 
 @contextmanager
-def compiling_alone(*, beside: bool = False) -> Iterator[None]:
+def compiling_alone(*, beside: bool) -> Iterator[None]:
     """Hold the right to compile; another process that has it is waited for. ``beside``: this process does
     nothing else, and may be ended."""
     folder = cache_folder()

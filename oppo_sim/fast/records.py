@@ -113,7 +113,7 @@ WHOLE = frozenset({
 # ---- records -----------------------------------------------------------------------------------------------
 
 
-def _fields(whole: str, real: str = "", small: str = "", flags: str = "") -> list[tuple[str, Any]]:
+def _fields(whole: str, real: str, small: str = "", flags: str = "") -> list[tuple[str, Any]]:
     """Fields of a record, by name: 64-bit whole numbers, 64-bit reals, 32-bit whole numbers, and bytes."""
     kinds = ((whole, "i8"), (real, "f8"), (small, "i4"), (flags, "i1"))
     return [(name, kind) for names, kind in kinds for name in names.split()]

@@ -58,8 +58,8 @@ def make_state(
     counterfactual: Counterfactual,
     block: int,
     room: int,
-    asks: Collection[str] = (),
-    kept: Kept = STEPS_ONLY,
+    asks: Collection[str],
+    kept: Kept,
 ) -> Memory:
     """A run before its first step, for ``block`` rows at a time. ``room`` (1, …) scales the buffers whose
     need is not known; ``asks``: methods of the policy that are asked."""

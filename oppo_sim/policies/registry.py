@@ -122,7 +122,7 @@ def make_policy(name: str, batch: Batch, settings: Mapping[str, Any], base_dir: 
 
 
 def policy_maker(
-    name: str, batch: Batch, settings: Mapping[str, Any], base_dir: Path | None = None
+    name: str, batch: Batch, settings: Mapping[str, Any], base_dir: Path | None
 ) -> Callable[[], Policy]:
     """What gives a fresh policy at each call, its settings checked once. Raises OppoError as ``make_policy``;
     a policy of a user's own may refuse later."""

@@ -190,9 +190,7 @@ def joined(items: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(part for part in (", ".join(items[:-1]), *items[-1:]) if part)
 
 
-def times_faster(
-    ratio: float, low: float, high: float, baseline: str, both: tuple[float, float] = (np.nan, np.nan)
-) -> str:
+def times_faster(ratio: float, low: float, high: float, baseline: str, both: tuple[float, float]) -> str:
     """``1.24 times the speed of sequential (95 % interval 1.20 to 1.28)``. ``both``: the interval of rollouts
     and machine together, where draws of the machine are known."""
     within = (
@@ -246,9 +244,7 @@ def versions_text(versions: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {number}" for name, number in versions.items())
 
 
-def run_text(
-    scenario: str, fixed: Mapping[str, Any] | None = None, choice: Iterable[tuple[str, Any]] = ()
-) -> str:
+def run_text(scenario: str, fixed: Mapping[str, Any] | None, choice: Iterable[tuple[str, Any]] = ()) -> str:
     """A command that simulates a scenario under the ``fixed`` settings of everything and those of a
     choice, one option a line."""
     trace, rest = without_own_trace(fixed or {})

@@ -81,7 +81,7 @@ def over_words(seeds: str, drawn: str) -> str:
     return f"{seeds} and the draws of {drawn}" if drawn else seeds
 
 
-def ends_text(low: float, high: float, value: float = np.nan) -> str:
+def ends_text(low: float, high: float, value: float) -> str:
     """``[1.2, 2.9]``, with two decimals where the ends lie close together, or would leave out the ``value``
     that is printed beside them with two; empty without an interval."""
     few = [1] if high - low >= 0.2 else []

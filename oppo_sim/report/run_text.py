@@ -17,7 +17,7 @@ _GROUPS: Final = {"rollout": c.BUSY_ROLLOUT, "scoring": c.BUSY_SCORING, "trainin
 
 
 def run_lines(
-    steps: "pd.DataFrame", num_gpus: int | None, ends: Mapping[str, Sequence[float]] | None = None
+    steps: "pd.DataFrame", num_gpus: int | None, ends: Mapping[str, Sequence[float]] | None
 ) -> list[str]:
     """What there is to say of the steps (warm-up left out).
 

@@ -125,7 +125,7 @@ def checked_request(
     policy: str | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    steps: int | None = None,
+    steps: int | None,
 ) -> tuple[RunRequest, Setup]:
     """A run of a scenario as plain data, with digests of all that it depends on, and the same built.
 

@@ -59,9 +59,9 @@ def sweep_to_folder(
     folder: Path,
     executor: Executor,
     *,
-    force: bool = False,
-    figures: bool = True,
-    on_progress: OnProgress | None = None,
+    force: bool,
+    figures: bool,
+    on_progress: OnProgress | None,
 ) -> Sweep:
     """Sweep into a folder. Runs that it holds are not made again.
 
@@ -77,7 +77,7 @@ def sweep_to_folder(
     return sweep
 
 
-def open_store(plan: SweepPlan, folder: Path, *, force: bool = False) -> RunStore:
+def open_store(plan: SweepPlan, folder: Path, *, force: bool) -> RunStore:
     """The runs that the folder holds; none with ``force``, whatever sweep they are of. Raises OppoError as
     ``Journal``, and where another command writes there."""
 
@@ -124,7 +124,7 @@ def remove_sweep(folder: Path) -> None:
         _remove_figures(folder)
 
 
-def write_tables(sweep: Sweep, folder: Path, figures: bool = True) -> None:
+def write_tables(sweep: Sweep, folder: Path, figures: bool) -> None:
     """Write all but the runs; an earlier ``sweep.json`` goes first and the new one comes last. Without
     ``figures`` those that are there stay, as long as they show these points. Raises OppoError when the disk
     refuses."""

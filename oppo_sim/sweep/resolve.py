@@ -73,7 +73,7 @@ class Resolver:
         self,
         scenario: Scenario,
         *,
-        steps: int | None = None,
+        steps: int | None,
         seeds: int = 1,
         draws: int = 0,
         drawn: int | None = None,

@@ -208,7 +208,7 @@ def plan_sweep(
 
 
 def make_runs(
-    plan: SweepPlan, store: RunStore, executor: Executor, on_progress: OnProgress | None = None
+    plan: SweepPlan, store: RunStore, executor: Executor, on_progress: OnProgress | None
 ) -> list[PointRuns]:
     """Make all runs that the store does not hold, keeping each at once; gives every point with its runs."""
     watch = _Watch(plan, store, on_progress)

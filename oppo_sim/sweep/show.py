@@ -30,7 +30,7 @@ _MOST_REASONS = 5
 _UNEQUAL = 1.05
 
 
-def best_table(sweep: Sweep, top: int, width: int = 140) -> "tuple[Table, tuple[str, ...]]":
+def best_table(sweep: Sweep, top: int, width: int) -> "tuple[Table, tuple[str, ...]]":
     """The best ``top`` points, best first; those that cannot be told apart from the best are marked. Also the
     heads of columns that ``width`` characters do not hold; the setting and what is minimised always stay."""
     shown = sweep.best_points(top)

@@ -21,7 +21,7 @@ def on_policy_length_mean(
     rollout_batch_size: int,
     first_step: int,
     steps: int,
-    sample_rewards: Sequence[float] | None = None,
+    sample_rewards: Sequence[float] | None,
 ) -> float:
     """Mean response length (tokens) of what sequential training trains in steps ``first_step`` to
     ``steps`` − 1: rollouts in order of admission, without groups that dynamic sampling drops.

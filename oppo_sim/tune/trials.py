@@ -134,7 +134,7 @@ def require_optuna() -> Any:
 class SearchStore(RunStore):
     """The runs and the trials of one search, kept as they come in one journal. A context manager."""
 
-    def __init__(self, folder: Path | None, identity: Mapping[str, Any], *, replace: bool = False) -> None:
+    def __init__(self, folder: Path | None, identity: Mapping[str, Any], *, replace: bool) -> None:
         """Open or begin the journal of the search ``identity``; without a folder all is kept in memory only.
 
         ``replace`` empties the journal of another search. Raises OppoError where the folder holds something

@@ -71,7 +71,7 @@ def composed_costs(
 
 
 def roofline_engines(
-    section: ShapedCosts, context: CostContext, base_dir: Path | None = None
+    section: ShapedCosts, context: CostContext, base_dir: Path | None
 ) -> dict[str, RooflineEngine]:
     """The engines of a section by their place, as rooflines. Raises OppoError as ``build``."""
     found: dict[str, RooflineEngine] = {}

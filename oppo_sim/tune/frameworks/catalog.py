@@ -96,7 +96,7 @@ def frameworks_of(policy: str) -> list[str]:
     return [each.name for each in FRAMEWORKS.values() if policy in each.policies]
 
 
-def advice_of(it: Recommended, only: str | None = None) -> dict[str, dict[str, Any]]:
+def advice_of(it: Recommended, only: str | None) -> dict[str, dict[str, Any]]:
     """Framework → its lines, text to paste, and the version that its names were checked against; of one
     framework alone where it is named."""
     found = {}

@@ -3,6 +3,7 @@ command line says a warning."""
 
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO
 
@@ -80,6 +81,13 @@ def check_share(name: str, value: float) -> None:
     """Raises OppoError for what is no share below 1."""
     if not (isinstance(value, int | float) and 0 <= value < 1):
         raise OppoError(f"{name} is {value!r}: give a share from 0 on, below 1 (0.01: 1 %)")
+
+
+def check_once(what: str, names: Sequence[str]) -> None:
+    """Raises OppoError where one of ``names`` is there twice; ``what`` they are, such as ``policies``."""
+    for name in names:
+        if names.count(name) > 1:
+            raise OppoError(f"{what} {', '.join(names)} name {name} twice: name each once")
 
 
 class HaltError(OppoError):

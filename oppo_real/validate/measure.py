@@ -22,7 +22,7 @@ from oppo_real.validate.views import StepView, views_of
 from oppo_sim import columns as c
 from oppo_sim.costs.training_config import SYNC_BYTES_PER_S, OnlineRefit
 from oppo_sim.draws import draw_uniform, stream_key
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import OppoError, check_once
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.runs.journal import Entry, Journal
 from oppo_sim.scenario.policy_label import LabelledPolicy
@@ -53,9 +53,7 @@ def plan_turns(policies: Sequence[str], repeats: int, seed: int) -> tuple[Turn, 
     """
     if len(policies) < 2:
         raise OppoError("validation compares policies: name two or more, such as --policies sequential,oppo")
-    twice = [name for index, name in enumerate(policies) if name in policies[:index]]
-    if twice:
-        raise OppoError(f"policy '{twice[0]}' is named twice: name each policy once")
+    check_once("policies", policies)
     if repeats < 1:
         raise OppoError(f"repeats {repeats} is out of range: give 1 or more")
     turns = []

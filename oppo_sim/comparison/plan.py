@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_args
 
-from oppo_sim.errors import OppoError, check_count, check_share
+from oppo_sim.errors import OppoError, check_count, check_once, check_share
 from oppo_sim.policies.chunk_control import rounds_text
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import BASELINE, baseline_settings
@@ -87,9 +87,7 @@ def plan_comparison(
     run here, and as ``machine_of``."""
     if isinstance(policies, str) or not policies:
         raise OppoError(f"policies are {policies!r}: give a list of at least one name")
-    if len(set(policies)) != len(policies):
-        twice = next(policy for policy in policies if list(policies).count(policy) > 1)
-        raise OppoError(f"policies {', '.join(policies)} name {twice} twice: name each once")
+    check_once("policies", policies)
     if objective not in get_args(Objective):
         raise OppoError(f"objective '{objective}' is not known: choose {', '.join(get_args(Objective))}")
     check_count("seeds", seeds, 1, 10_000)

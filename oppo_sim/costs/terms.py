@@ -4,7 +4,7 @@ draws of them."""
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -128,18 +128,15 @@ def read_draws(path: Path, point: CostTerms = NO_TERMS) -> tuple[CostTerms, ...]
     return tuple(_draw(path, line, names, row, point) for line, row in rows[1:])
 
 
-def write_draws(path: Path, draws: Sequence[CostTerms], names: Iterable[str] | None = None) -> None:
-    """The file that ``read_draws`` reads, every digit kept.
+def write_draws(path: Path, draws: Sequence[CostTerms]) -> None:
+    """The file that ``read_draws`` reads, every digit kept: a column for each term that some draw changes.
 
-    ``names``: the columns; None: the terms that are not the same in every draw or not at their default.
     Raises OppoError without draws, and when the disk refuses.
     """
     if not draws:
         raise OppoError(f"there are no draws to write to {path}: give at least one")
-    if names is None:
-        changed = {name for draw in draws for name in draw.changed()}
-        names = [name for name in CostTerms.model_fields if name in changed] or list(CostTerms.model_fields)
-    columns = list(names)
+    changed = {name for draw in draws for name in draw.changed()}
+    columns = [name for name in CostTerms.model_fields if name in changed] or list(CostTerms.model_fields)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

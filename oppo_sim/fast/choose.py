@@ -99,24 +99,22 @@ def run_into(
     engine: Engine = "auto",
     rollouts: bool = True,
     timeline_steps: tuple[int, int] | None = None,
-    score_granularity: str | None = None,
-    counterfactual: Counterfactual = ACTUAL,
 ) -> Trace:
     """Run a scenario into a sink, which gets the rows of rollouts if ``rollouts``; returns the timeline of
     ``timeline_steps`` (first and last). Compiled runs give their rows some steps at a time. Raises as
     ``run_summary``."""
-    choice = _choice(setup, engine, score_granularity, counterfactual)
+    choice = _choice(setup, engine, None, ACTUAL)
     onward = Onward(sink)
     if choice != COMPILED:
-        trace = _run_model(setup, onward, score_granularity, counterfactual, choice, timeline_steps)
+        trace = _run_model(setup, onward, None, ACTUAL, choice, timeline_steps)
         if trace is not None:
             return trace
         onward.again()
     kept = Kept(rollouts, timeline_steps)
-    trace = compiled_into(setup, onward, score_granularity, counterfactual, kept)
+    trace = compiled_into(setup, onward, None, ACTUAL, kept)
     if trace is None:
         onward.again()  # the model says what is wrong, after the steps that were done
-        trace = _run_model(setup, onward, score_granularity, counterfactual, SIMPY, timeline_steps)
+        trace = _run_model(setup, onward, None, ACTUAL, SIMPY, timeline_steps)
     assert trace is not None
     return trace
 

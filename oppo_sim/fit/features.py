@@ -158,7 +158,6 @@ def build_features(
     log: StepLog,
     scenario: Scenario,
     *,
-    draws: int = DRAWS,
     seed: int = 0,
     parts: Parts | None = None,
 ) -> tuple[Features, StepLog]:
@@ -173,7 +172,7 @@ def build_features(
     rows = kept.frame.to_dict("records")
     size = scenario.dynamic_sampling.gen_batch_size or scenario.rollout_batch_size
     most = sum(batches_of(row, scenario) for row in rows) * size
-    draws = min(draws, max(2, _MOST_LENGTHS // most))
+    draws = min(DRAWS, max(2, _MOST_LENGTHS // most))
     default_prompt = float(np.mean(parts.replay.prompt_lengths))
     shapes: list[_StepShape] = []
     failed: list[int] = []

@@ -82,7 +82,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Explorer:
-    """Points to sort, filter and map; see ``report/html_explorer.py`` for ``data``."""
+    """Points to sort, filter and map; ``data``: as ``explorer_data`` gives it."""
 
     data: Mapping[str, Any]
     heat: Picture | None = None

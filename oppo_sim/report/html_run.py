@@ -194,14 +194,14 @@ def recorded_steps(timeline: Timeline) -> set[int]:
     return {marker.step for marker in markers if marker.name == STEP_END}
 
 
-def shared_steps(runs: Mapping[str, Timeline], most: int = MOST_STEPS) -> tuple[int, int] | None:
-    """First and last of the earliest steps in a row that every run has, at most ``most``; None: they share no
-    step."""
+def shared_steps(runs: Mapping[str, Timeline]) -> tuple[int, int] | None:
+    """First and last of the earliest steps in a row that every run has, at most ``MOST_STEPS``; None: they
+    share no step."""
     common = set.intersection(*(recorded_steps(timeline) for timeline in runs.values())) if runs else set()
     if not common:
         return None
     first = last = min(common)
-    while last + 1 in common and last + 1 - first < most:
+    while last + 1 in common and last + 1 - first < MOST_STEPS:
         last += 1
     return first, last
 

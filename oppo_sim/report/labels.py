@@ -84,12 +84,12 @@ def format_signed(share: float, digits: int = 1) -> str:
     return f"{_signed(100 * share, digits)} %" if math.isfinite(share) else NOTHING
 
 
-def signed_ends(low: float, high: float, digits: int = 1) -> str:
+def signed_ends(low: float, high: float) -> str:
     """The ends of an interval of shares, in percent, to stand behind a signed share: `` [−0.6, +0.2]``; empty
     where they are not known."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return ""
-    return f" [{_signed(100 * low, digits)}, {_signed(100 * high, digits)}]"
+    return f" [{_signed(100 * low, 1)}, {_signed(100 * high, 1)}]"
 
 
 def other_lengths(bias: float) -> str:

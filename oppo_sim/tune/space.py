@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import OppoError, check_once
 from oppo_sim.policies.chunk_control import ChunkControl
 from oppo_sim.policies.delta_control import DeltaControl
 from oppo_sim.policies.interface import Batch, Policy
@@ -162,9 +162,8 @@ def build_space(
     asked = policies is not None
     own = scenario.policy.name
     default = (*_searched_by_default(), own) if framework is None else framework.policies
-    if policies is not None and len(set(policies)) != len(policies):
-        twice = next(policy for policy in policies if list(policies).count(policy) > 1)
-        raise OppoError(f"policies {', '.join(policies)} name {twice} twice: name each once")
+    if policies is not None:
+        check_once("policies", policies)
     names = list(dict.fromkeys(policies if policies is not None else default))
     machine = [knob for knob in changed if not knob.field.startswith(POLICY)]
     for knob in machine:

@@ -275,7 +275,7 @@ def test_rounds_hold_every_policy_once_in_changing_order() -> None:
     ("policies", "repeats", "sentence"),
     [
         (("oppo",), 1, "two or more"),
-        (("oppo", "intra", "oppo"), 1, "named twice"),
+        (("oppo", "intra", "oppo"), 1, "name oppo twice"),
         (("oppo", "intra"), 0, "repeats 0"),
     ],
 )

@@ -34,7 +34,8 @@ from oppo_sim.schedule.rules import (
     runs_in_rounds,
     streams_pieces,
 )
-from oppo_sim.schedule.schedules import Scheduler, ScheduleSetup, make_scheduler
+from oppo_sim.schedule.scheduler import Scheduler, ScheduleSetup
+from oppo_sim.schedule.schedules import make_scheduler
 from oppo_sim.schedule.scoring import Piece, ScoringRouter
 
 UNKNOWN_PEAKS = Costs(LinearEngine(1.0), LinearEngine(1.0), LinearTraining(), {})

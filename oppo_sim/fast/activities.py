@@ -115,7 +115,7 @@ def rebase(s: State) -> None:
 
 @compiled
 def rebase_rollout(s: State, slot: int, passed: float) -> None:
-    """``Rollout.rebase``."""
+    """``RolloutState.rebase``."""
     rollouts_in(s)[slot].finished_at -= passed
     rollouts_in(s)[slot].scored_at -= passed
 

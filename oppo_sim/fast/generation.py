@@ -228,7 +228,7 @@ def rest(s: State) -> float:
 
 @compiled
 def deliver_round(s: State) -> None:
-    """``PhasedRun._deliver_round``: at the barrier, pieces of the round reach the scorer."""
+    """``Phased._deliver_round``: at the barrier, pieces of the round reach the scorer."""
     if s.granularity == BY_BATCH:
         return
     for r in range(s.replicas):
@@ -246,7 +246,7 @@ def deliver_round(s: State) -> None:
 
 @compiled
 def barrier(s: State) -> None:
-    """``PhasedRun.all_idle``: the round is over."""
+    """``Phased.all_idle``: the round is over."""
     if s.schedule == ASYNC:
         if s.draining:
             rest(s)
@@ -277,7 +277,7 @@ def last_at(s: State) -> float:
 
 @compiled
 def leave_barrier(s: State) -> None:
-    """``PhasedRun._after_barrier``: the phase is over, or another round begins."""
+    """``Phased._after_barrier``: the phase is over, or another round begins."""
     if phase_over(s):
         begin_end(s, rest(s))
         return
@@ -393,7 +393,7 @@ def send_whole(s: State, slot: int) -> None:
 
 @compiled
 def begin_end(s: State, at: float) -> None:
-    """``PhasedRun._hand_out`` begins: the phase ended at ``at``."""
+    """``Phased._end_phase`` begins: the phase ended at ``at``."""
     s.phase_s = at - s.phase_began
     s.phase_ended = at
     s.ending = 1
@@ -401,7 +401,7 @@ def begin_end(s: State, at: float) -> None:
 
 @compiled
 def end_phase(s: State) -> None:
-    """``Ledger.end_phase`` and ``PhasedRun._hand_out``, from question to question."""
+    """``Ledger.end_phase`` and ``Phased._end_phase``, from question to question."""
     if s.ending == 1:
         close_version(s)
         count_deferrals(s)

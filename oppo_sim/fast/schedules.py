@@ -71,7 +71,7 @@ from oppo_sim.fast.training import (
 
 @compiled
 def begin_phase(s: State) -> None:
-    """``PhasedRun.begin_phase`` after placement."""
+    """``Phased._begin_phase`` after placement."""
     s.phase_began = s.now
     s.phase_done = 0
     if phase_over(s):

@@ -82,7 +82,7 @@ def queue_place(s: State, w: int, i: int) -> int:
 
 @compiled
 def queue_piece(s: State, i: int) -> None:
-    """``Scorer._queue`` of piece ``i`` of the inbox."""
+    """``ScoringRouter._queue`` of piece ``i`` of the inbox."""
     slot, new, past, last = inbox_in(s)[i, 0], inbox_in(s)[i, 1], inbox_in(s)[i, 2], inbox_in(s)[i, 3]
     rollout = rollouts_in(s)[slot]
     chosen = rollout.worker

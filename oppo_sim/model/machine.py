@@ -19,7 +19,7 @@ from oppo_sim.model.setup import MachineSetup
 from oppo_sim.model.tally import Tally, Work
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.schedule.plant import BusyReading
-from oppo_sim.schedule.schedules import Scheduler
+from oppo_sim.schedule.scheduler import Scheduler
 
 WAKE = "wake"
 """Span of a replica before the first iteration of a phase."""

@@ -21,7 +21,8 @@ from oppo_sim.rewards import BatchRewards
 from oppo_sim.schedule.ledger import Begun
 from oppo_sim.schedule.plant import BusyReading, StepEnd, Wait
 from oppo_sim.schedule.rules import Stages, equal_rewards, streams_pieces
-from oppo_sim.schedule.schedules import Scheduler, ScheduleSetup, make_scheduler
+from oppo_sim.schedule.scheduler import Scheduler, ScheduleSetup
+from oppo_sim.schedule.schedules import make_scheduler
 from oppo_sim.turns import ToolWait
 
 

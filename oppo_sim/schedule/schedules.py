@@ -1,41 +1,17 @@
-"""The schedules, once for simulated and real machines: what a plant is asked to do, and when.
+"""The schedules, once for simulated and real machines: in phases that end when enough rollouts have finished
+(synchronous, one step off-policy), and by name."""
 
-``process`` is a generator that yields what it waits for: SimPy runs it as a process, a real run handles
-events until the signal has come.
-"""
-
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Generic
 
-from oppo_sim.instants import instant_tolerance
-from oppo_sim.policies.interface import KEEP, Arrangement, Batch, Policy, StepPlan
-from oppo_sim.schedule.batches import WholeBatches
-from oppo_sim.schedule.ledger import Begun, Ledger, PhaseOutcome
-from oppo_sim.schedule.plant import BusyReading, Plant, Signal, StepEnd, Wait
+from oppo_sim.policies.interface import KEEP
+from oppo_sim.schedule.asynchronous import Asynchronous
+from oppo_sim.schedule.ledger import Begun, PhaseOutcome
+from oppo_sim.schedule.plant import Plant, Signal, Wait
 from oppo_sim.schedule.rollout import F
-from oppo_sim.schedule.rules import Stages, effective_granularity, new_stages, runs_in_rounds
-
-
-@dataclass(frozen=True)
-class ScheduleSetup:
-    """What is to be scheduled."""
-
-    policy: Policy
-    batch: Batch
-    num_replicas: int
-    streamable: bool
-    steps: int
-    first_step: int = 0
-    """Steps before it were done in an earlier run."""
-    groups_together: bool = False
-    """All samples of a prompt go to one replica."""
-    equal_rewards: Callable[[Sequence[Any]], bool] | None = None
-    """Dynamic sampling: whether a group's rollouts have equal rewards, and are dropped and replaced."""
-    gen_batch_size: int | None = None
-    """Rollouts that are generated at a time, at least B; groups are replaced by as many, once all have
-    finished. None: a group is replaced by one, at once."""
+from oppo_sim.schedule.rules import new_stages, runs_in_rounds
+from oppo_sim.schedule.scheduler import Scheduler, ScheduleSetup
 
 
 @dataclass(frozen=True)
@@ -47,142 +23,7 @@ class Generated(Generic[F]):
     ended: float
 
 
-class Scheduler(ABC, Generic[F]):
-    """What all schedules share: ledger, weight version, what a row counts of the ledger's decisions."""
-
-    every_instant = False
-    """``instant_over`` is wanted."""
-
-    def __init__(
-        self,
-        setup: ScheduleSetup,
-        plant_of: "Callable[[Scheduler[F]], Plant[F]]",
-        oracle_length: Callable[[F], int] | None = None,
-    ) -> None:
-        """``plant_of`` makes the plant that tells this object what happens; ``oracle_length``: as for the
-        ledger."""
-        self.setup = setup
-        self.version = 0
-        """Updates done."""
-        self.granularity = effective_granularity(setup.policy, setup.streamable)
-        self.plant: Plant[F] = plant_of(self)
-        self.ledger: Ledger[F] = Ledger(
-            setup.policy,
-            setup.batch,
-            setup.num_replicas,
-            self.plant.admit,
-            oracle_length,
-            setup.groups_together,
-            setup.equal_rewards,
-        )
-        self._plan = StepPlan(0, 1)
-        self._stopping = False
-        """The plant was told to stop and has not rested since."""
-        self._admitted = 0
-        self._dropped: list[int] = []
-        self._filtered: list[int] = []
-
-    @abstractmethod
-    def process(self) -> Wait[None]:
-        """All steps."""
-
-    # ---- what the plant tells ------------------------------------------------------------------------------
-
-    @abstractmethod
-    def finished(self, rollout: F, at: float) -> None:
-        """A rollout made its last token."""
-
-    @abstractmethod
-    def scored(self, rollout: F, at: float) -> None:
-        """A rollout's score exists."""
-
-    @abstractmethod
-    def stop_check(self) -> None:
-        """First decision of an instant: does generation stop?"""
-
-    @abstractmethod
-    def all_idle(self) -> None:
-        """Generation is on, nobody is stopping it, and no replica has anything left to do."""
-
-    @abstractmethod
-    def instant_over(self) -> None:
-        """Last decision of an instant, after the scoring workers took work."""
-
-    # ---- what schedules share ------------------------------------------------------------------------------
-
-    def _begin_row(self, step: int) -> float:
-        """Returns by how much seconds are fewer from now on."""
-        self._admitted = 0
-        self._dropped = []
-        self._filtered = []
-        passed = self.plant.begin_row(step)
-        if passed:
-            self.ledger.rebase(passed)
-        return passed
-
-    def _drop_filtered(self) -> int:
-        """Groups with equal rewards leave the scorer; returns how many rollouts."""
-        filtered = self.ledger.take_filtered()
-        for rollout in filtered:
-            self.plant.drop(rollout)
-        return len(filtered)
-
-    def _replace_filtered(self, count: int) -> None:
-        """Generation goes on: others begin in their place, at once."""
-        if count:
-            self._admitted += count
-            self.plant.join(self.ledger.replace(count))
-
-    def _begin_step(self, step: int) -> Begun[F]:
-        self._drop_filtered()  # the plan sees that they are gone
-        begun = self.ledger.begin_step(step, self.version, self.setup.gen_batch_size)
-        self._plan = begun.plan
-        self._admitted += begun.new
-        self.plant.place(begun)
-        return begun
-
-    def _ready_or_filtered(self, rollout: F, at: float) -> None:
-        """It may be selected, or its group is dropped, once the group is whole."""
-        self._filtered += self.ledger.ready(rollout, at)
-
-    def _score_whole(self, rollouts: Iterable[F]) -> None:
-        """Hand over what has not been handed over yet (``batch`` and ``rollout`` granularity)."""
-        for rollout in rollouts:
-            if not rollout.sent_to_scorer:
-                rollout.sent_to_scorer = True
-                self.plant.hand_over(rollout, True)
-
-    def _close_row(
-        self,
-        step: int,
-        stages: Stages,
-        batch: list[F],
-        left: tuple[int, int],
-        last_score: BusyReading | None,
-        next_batch: Sequence[F] = (),
-    ) -> None:
-        """``left``: (deferred, surplus); ``next_batch`` is generated already."""
-        in_flight = self.ledger.tokens_in_flight() + sum([rollout.generated for rollout in next_batch])
-        self.plant.close_row(
-            StepEnd(
-                step,
-                self.version,
-                stages,
-                batch,
-                self._plan,
-                self._admitted,
-                *left,
-                len(self._dropped),
-                sum(self._dropped),
-                len(self._filtered),
-                sum(self._filtered),
-                in_flight,
-                last_score,
-            )
-        )
-
-
-class _Phased(Scheduler[F]):
+class Phased(Scheduler[F]):
     """Phases that end when B rollouts have finished."""
 
     def __init__(
@@ -313,7 +154,7 @@ class _Phased(Scheduler[F]):
             yield self._all_scored
 
 
-class Synchronous(_Phased[F]):
+class Synchronous(Phased[F]):
     """One phase a step, then scoring, then training."""
 
     def process(self) -> Wait[None]:
@@ -335,7 +176,7 @@ class Synchronous(_Phased[F]):
             yield from plant.end_step(step)
 
 
-class OneStepOff(_Phased[F]):
+class OneStepOff(Phased[F]):
     """Step t trains batch t while batch t+1 is generated (docs/policies.md)."""
 
     def process(self) -> Wait[None]:
@@ -360,111 +201,6 @@ class OneStepOff(_Phased[F]):
             self._close_row(step, stages, batch, (0, 0), None, current.outcome.trained)
             self.version += 1
             yield from plant.end_step(step)
-
-
-class Asynchronous(Scheduler[F]):
-    """Generation goes on during training and pauses only for ``update_weights`` (docs/policies.md)."""
-
-    every_instant = True
-
-    def __init__(
-        self,
-        setup: ScheduleSetup,
-        plant_of: Callable[[Scheduler[F]], Plant[F]],
-        oracle_length: Callable[[F], int] | None = None,
-    ) -> None:
-        super().__init__(setup, plant_of, oracle_length)
-        self._batches: WholeBatches[F] = WholeBatches(setup.batch)
-        self._batch_ready: Signal | None = None
-        self._paused = self.plant.signal()
-        self._draining = False
-        """Rollouts that have begun run to their end before the update."""
-
-    # ---- what the plant tells ------------------------------------------------------------------------------
-
-    def finished(self, rollout: F, at: float) -> None:
-        self.ledger.finish(rollout, at, self.version)
-        if self.granularity == "rollout":
-            self._score_whole((rollout,))
-        elif self.granularity == "batch":
-            self._batches.add(rollout, at)
-
-    def scored(self, rollout: F, at: float) -> None:
-        self._ready_or_filtered(rollout, at)
-
-    def stop_check(self) -> None:
-        filtered = self._drop_filtered()
-        if not (self._stopping or self._draining):
-            self._replace_filtered(filtered)
-        self._score_whole(self._batches.take())
-        if self._stopping and self.plant.stopped():
-            self._stopping = False
-            self.plant.rest()
-            self._paused.succeed()
-
-    def all_idle(self) -> None:
-        """Nothing to generate until the next update admits more."""
-        if self._draining:
-            self._draining = False
-            self.plant.rest()
-            self._paused.succeed()
-
-    def instant_over(self) -> None:
-        if self._batch_ready and self.ledger.phase_over():
-            ready, self._batch_ready = self._batch_ready, None
-            ready.succeed()
-
-    # ---- the trainer ---------------------------------------------------------------------------------------
-
-    def process(self) -> Wait[None]:
-        plant, ledger = self.plant, self.ledger
-        for step in range(self.setup.steps):
-            self._batches.rebase(self._begin_row(step))
-            began = plant.now()
-            held = self._begin_step(step).arrangement.hold
-            plant.generate(self._plan.chunk_size, None, asleep=False, first=step == 0)
-            busy = 0.0
-            if step:  # what the trainer does after an update, while generation goes on
-                busy = yield from plant.other(step)
-            self._batch_ready = plant.signal()
-            yield self._batch_ready
-            taken = plant.now()
-            batch = ledger.take_batch(self.version)
-            last_finish = max(began, *(rollout.finished_at or 0.0 for rollout in batch))
-            ready = self._ready(batch, last_finish, taken) if busy else taken
-            stages = new_stages(last_finish - began, max(0.0, ready - last_finish))
-            stages["other"] = taken - ready
-            stages |= yield from plant.train(step, batch, self.version)
-            self._paused = plant.signal()
-            self._stopping = True
-            plant.stop()
-            yield self._paused
-            if not self.setup.policy.partial_rollout:
-                yield from self._drain(held)
-            stages["update_weights"] = yield from plant.update_weights(step, self.version + 1)
-            unfinished = ledger.unfinished_count()
-            self._close_row(step, stages, batch, (unfinished, ledger.in_flight - unfinished), None)
-            ledger.close_version(self.version)
-            ledger.begin_version()
-            self.version += 1
-            yield from plant.end_step(step)
-
-    def _drain(self, held: frozenset[int]) -> Wait[None]:
-        """All that rests, has tokens and is not ``held`` runs to its end; what has none waits for the new
-        weights."""
-        plant = self.plant
-        unfinished = self.ledger.unfinished.values()
-        hold = held | {rollout.rollout_id for rollout in unfinished if not rollout.generated}
-        plant.place(Begun(self._plan, [], 0, Arrangement(hold=hold), []))
-        self._paused = plant.signal()
-        self._draining = True
-        plant.generate(self._plan.chunk_size, None, asleep=False, first=False)
-        yield self._paused
-
-    def _ready(self, batch: list[F], last_finish: float, taken: float) -> float:
-        """When the trainer could have taken the batch, had it been free; ``taken``: it was (seconds)."""
-        ready = max(last_finish, *(rollout.scored_at or 0.0 for rollout in batch))
-        return ready if taken - ready > instant_tolerance(taken) else taken
 
 
 def make_scheduler(

@@ -27,7 +27,7 @@ from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise, summary_record
 from oppo_sim.run_folder import RunFolder, open_run_folder
 from oppo_sim.run_kinds import SIMULATED
-from oppo_sim.runs.machine import EXACT, Machine, headline_intervals
+from oppo_sim.runs.machine import EXACT, MachineDraws, headline_intervals
 from oppo_sim.scenario.build import Setup
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class SimulationRequest:
     timeline: tuple[int, int] | None = None
     rollouts: bool = True
     figures: bool = True
-    machine: Machine = EXACT
+    machine: MachineDraws = EXACT
     """Draws on which the means that the terminal shows are looked at, too."""
     settings: Mapping[str, Any] | None = None
     """Of the policy; None: those that the scenario gives it."""
@@ -321,7 +321,7 @@ def _simulate_into(
     )
 
 
-def _machine_record(setup: Setup, machine: Machine) -> dict[str, Any]:
+def _machine_record(setup: Setup, machine: MachineDraws) -> dict[str, Any]:
     return {**machine.record(), "intervals": headline_intervals(setup, machine)}
 
 

@@ -20,7 +20,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.one_run import run_setup
 from oppo_sim.results.sinks import FrameSink
 from oppo_sim.rewards import BatchRewards, SeriesRewards
-from oppo_sim.scenario.build import Parts, Setup, build_setup, machine_of
+from oppo_sim.scenario.build import Parts, Setup, build_setup, machine_setup
 from oppo_sim.scenario.policy_label import LabelledPolicy
 from oppo_sim.scenario.schema import Scenario
 
@@ -115,7 +115,7 @@ def predict(
         costs = LinearCostConfig(kind="linear", decode=LinearDecode(fixed=1.0)).build(context)
     else:
         costs = costs_from_profile(as_run(profile, config), context)
-    machine = machine_of(_limited(scenario, limits_of(run.resolved)), costs, context)
+    machine = machine_setup(_limited(scenario, limits_of(run.resolved)), costs, context)
     if profile is not None:
         machine = replace(machine, shares_host=_shares_host(scenario, schedule))
     machine.check(max(setup.replay.prompt_lengths), scenario.max_response_length, schedule)

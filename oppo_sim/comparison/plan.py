@@ -15,7 +15,7 @@ from oppo_sim.progress import OnProgress, Progress
 from oppo_sim.runs.best import Objective
 from oppo_sim.runs.evaluate import checked_request, forget
 from oppo_sim.runs.execute import Executor, Runner
-from oppo_sim.runs.machine import EXACT, Machine, machine_of
+from oppo_sim.runs.machine import EXACT, MachineDraws, machine_of
 from oppo_sim.runs.request import ACTUAL, RunRequest
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.build import Setup, policy_settings_of
@@ -53,7 +53,7 @@ class ComparisonPlan:
     """Label → label of its baseline."""
     seeds: tuple[int, ...]
     steps: int
-    machine: Machine = EXACT
+    machine: MachineDraws = EXACT
     """Draws of what is unknown about the machine."""
     drawn: tuple[Cell, ...] = ()
     """The actual runs of all labels on every draw of the machine, draw by draw."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
 from oppo_sim.runs.best import LOSS, Objective
-from oppo_sim.runs.machine import Machine
+from oppo_sim.runs.machine import MachineDraws
 from oppo_sim.runs.ranges import Gain, best_shares, explained, range_columns, speedups
 from oppo_sim.runs.statistics import ROLLOUTS
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Ranges:
     """What is unknown about the machine, and what it does to a comparison."""
 
-    machine: Machine
+    machine: MachineDraws
     runs: "pd.DataFrame"
     """One row a policy or baseline, draw and seed: seconds a step, a trained rollout, a trained token and to
     the target reward (under the draw of the same number of the effect of staleness)."""
@@ -35,7 +35,7 @@ class Ranges:
 
 
 def ranges_of(
-    machine: Machine,
+    machine: MachineDraws,
     runs: "pd.DataFrame",
     baselines: Mapping[str, str],
     table: "pd.DataFrame",

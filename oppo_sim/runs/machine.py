@@ -1,4 +1,4 @@
-"""The machines that a scenario's costs may stand for: draws of what is unknown about its seconds."""
+"""Draws of what is unknown about the seconds of a scenario's machine."""
 
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -37,18 +37,18 @@ Source = Literal["fitted", "priors", "given"]
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineDraws:
     """What is unknown about the machine of a scenario."""
 
     draws: tuple[CostTerms, ...]
-    """Each stands for ``costs.terms``; empty: the machine is taken as given."""
+    """Each replaces ``costs.terms``; empty: the machine is taken as given."""
     source: Source
     """A file of draws, priors, or nothing is unknown."""
     sentence: str
     """What intervals of the machine rest on; empty: nobody asked for draws."""
     placement: tuple[float, ...] = ()
-    """On another split of the GPUs than the costs were told for: what all seconds are times what the draw
-    says, one factor a draw; empty: on that split."""
+    """On another split of the GPUs than the costs describe: a factor on all seconds, one a draw; empty: on
+    that split."""
 
     def placed(self, result: RunResult, number: int) -> RunResult:
         """A run on draw ``number``, as long as it is on this split."""
@@ -65,7 +65,7 @@ class Machine:
         table = pd.DataFrame([dict(terms) for terms in self.draws], columns=list(CostTerms.model_fields))
         return table.loc[:, table.nunique() > 1]
 
-    def frame_against(self, other: "Machine") -> "pd.DataFrame":
+    def frame_against(self, other: "MachineDraws") -> "pd.DataFrame":
         """The same for differences from runs on ``other``: with ``placement``, where the splits differ."""
         table = self.frame()
         here, there = (each.placement or (1.0,) * len(self.draws) for each in (self, other))
@@ -74,13 +74,13 @@ class Machine:
         return table
 
 
-EXACT: Final = Machine((), "given", "")
+EXACT: Final = MachineDraws((), "given", "")
 """Nobody asked for draws."""
 
 
-def machine_of(scenario: Scenario, count: int, told_for: Split | None = None) -> Machine:
+def machine_of(scenario: Scenario, count: int, base: Split | None = None) -> MachineDraws:
     """``count`` draws of the machine of a scenario, the same at every call; as many as its file has, where it
-    has fewer. 0: none. ``told_for``: the split of the GPUs that its costs were told for; None: its own.
+    has fewer. 0: none. ``base``: the split of the GPUs that its costs describe; None: its own.
 
     Raises OppoError for a count out of range and a file of draws that cannot be used.
     """
@@ -91,18 +91,18 @@ def machine_of(scenario: Scenario, count: int, told_for: Split | None = None) ->
     draws = machine_draws(costs, cost_context(scenario), count, scenario.seed, scenario.base_dir)
     if not draws:
         why = f"costs.draws {EXACT_DRAWS}" if costs.draws else f"costs.kind {costs.kind} has no priors"
-        return Machine((), "given", f"the machine is taken as given ({why})")
+        return MachineDraws((), "given", f"the machine is taken as given ({why})")
     placement: tuple[float, ...] = ()
-    if told_for is not None and scenario.split != told_for:
+    if base is not None and scenario.split != base:
         placement = tuple(
-            placement_factor(scenario.split, told_for, number, scenario.seed) for number in range(len(draws))
+            placement_factor(scenario.split, base, number, scenario.seed) for number in range(len(draws))
         )
     few = "" if len(draws) >= FULL_DRAWS else f"; a range of 95 % takes {FULL_DRAWS} draws"
     if costs.draws is not None:
         few = few or (f"; {count} were asked, it has no more" if len(draws) < count else "")
         said = f"ranges use {len(draws)} fitted draws of the machine ({costs.draws}){few}"
-        return Machine(draws, "fitted", said, placement)
-    return Machine(
+        return MachineDraws(draws, "fitted", said, placement)
+    return MachineDraws(
         draws,
         "priors",
         "ranges use priors of the machine, nothing was fitted: `oppo fit` on a log of 20 steps would narrow"
@@ -111,7 +111,7 @@ def machine_of(scenario: Scenario, count: int, told_for: Split | None = None) ->
     )
 
 
-def headline_intervals(setup: Setup, machine: Machine) -> dict[str, Ends]:
+def headline_intervals(setup: Setup, machine: MachineDraws) -> dict[str, Ends]:
     """95 % intervals over the draws of the machine of a built run: mean seconds of the step and of each stage
     that took time, tokens trained a second a GPU, GPU-hours for 1,000 steps; without the warm-up.
 

@@ -1,5 +1,5 @@
-"""What costs told for one split of the GPUs miss on another: one more unknown between splits, as a factor on
-all seconds of a run."""
+"""What costs of one split of the GPUs miss on another: one more unknown between splits, as a factor on all
+seconds of a run."""
 
 from collections.abc import Mapping
 from math import exp
@@ -29,8 +29,8 @@ _A_SECOND: Final = frozenset((c.TOKENS_PER_S, c.TOKENS_PER_S_PER_GPU))
 
 
 def placement_factor(split: Split, base: Split, number: int, seed: int) -> float:
-    """What the seconds of a run on ``split`` are times what draw ``number`` of the costs says; 1 on ``base``,
-    for which the costs were told. The same for all runs on one split, independent between splits."""
+    """Factor on the seconds that draw ``number`` of the costs gives a run on ``split``; 1 on ``base``, which
+    the costs describe. The same for all runs on one split, independent between splits."""
     if split == base:
         return 1.0
     return exp(PLACEMENT_SIGMA * draw_normal(stream_key(seed, f"{PLACEMENT}/{split}"), number))

@@ -12,8 +12,8 @@ from oppo_sim.runs.statistics import ratio_interval
 if TYPE_CHECKING:
     import pandas as pd
 
-TOLD_DRAWS: Final = 8
-"""Draws from which on several terms are told apart."""
+FEWEST_TO_EXPLAIN: Final = 8
+"""Draws below which several terms cannot be told apart."""
 FULL_DRAWS: Final = 39
 """Draws from which on a range holds 95 %."""
 _TAIL: Final = 0.025
@@ -42,15 +42,15 @@ def machine_interval(values: Sequence[float], independent: float | None = None) 
     positions; those of numpy's default hold 89 % with 32 draws). Below ``FULL_DRAWS`` it is the least and the
     largest, which hold (n − 1)/(n + 1). NaN below two draws, or where one is not finite.
 
-    ``independent``: as how many independent draws the values tell, n unless given. Of m of them another lies
+    ``independent``: effective sample size of the values, n unless given. Of m draws another lies
     beyond an end with the values' own share beyond it, times m/(m + 1), and 1/(m + 1) more (conformal
     prediction with weights), so at least 95 % are held; below ``FULL_DRAWS`` of them it is again the least
     and the largest."""
     if len(values) < 2 or not all(isfinite(value) and value > 0 for value in values):
         return nan, nan
     logs = sorted(map(log, values))
-    told = min(independent or len(logs), len(logs))
-    beyond = max(0.0, (_TAIL * (told + 1) - 1) / told) * len(logs)
+    size = min(independent or len(logs), len(logs))
+    beyond = max(0.0, (_TAIL * (size + 1) - 1) / size) * len(logs)
     return exp(_at(logs, beyond)), exp(_at(logs, len(logs) - 1 - beyond))
 
 
@@ -120,14 +120,14 @@ def explained(terms: "pd.DataFrame", values: Sequence[float]) -> dict[str, float
     Spearman's rank correlation, the largest first.
 
     ``terms``: one row a draw, one column a term; those that do not vary are left out. Empty where nothing
-    varies, and where there are several terms but fewer than ``TOLD_DRAWS`` draws.
+    varies, and where there are several terms but fewer than ``FEWEST_TO_EXPLAIN`` draws.
     """
     import pandas as pd
 
     varied = terms.loc[:, terms.nunique() > 1]
     if len(values) < 2 or max(values) <= min(values) * (1.0 + 1e-9):
         return {}
-    if len(varied.columns) > 1 and len(values) < TOLD_DRAWS:
+    if len(varied.columns) > 1 and len(values) < FEWEST_TO_EXPLAIN:
         return {}
     ranks = pd.Series(list(values), index=varied.index).rank()
     shares = varied.rank().corrwith(ranks) ** 2

@@ -103,7 +103,7 @@ def build_parts(scenario: Scenario, replay: Replay | None = None) -> Parts:
         if idle := _idle(scenario):
             raise OppoError(f"{error}; {idle}") from None
         raise
-    return Parts(built, costs, machine_of(scenario, costs, context), max(built.prompt_lengths))
+    return Parts(built, costs, machine_setup(scenario, costs, context), max(built.prompt_lengths))
 
 
 def build_setup(
@@ -241,7 +241,7 @@ def _has_experts(scenario: Scenario) -> bool:
         return False
 
 
-def machine_of(scenario: Scenario, costs: Costs, context: CostContext) -> MachineSetup:
+def machine_setup(scenario: Scenario, costs: Costs, context: CostContext) -> MachineSetup:
     """The machine as the scenario gives it, else as its costs know it (a profile: interference, time slices,
     a scorer's blocks). Raises OppoError for a KV capacity that nothing knows, and for what cannot stream."""
     rollout, scoring, placement = scenario.rollout, scenario.scoring, scenario.placement

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from oppo_sim import columns as c
 from oppo_sim.learning import ONE_STEP, Learning
-from oppo_sim.runs.machine import EXACT, Machine
+from oppo_sim.runs.machine import EXACT, MachineDraws
 from oppo_sim.runs.ranges import (
     Gain,
     best_shares,
@@ -45,7 +45,7 @@ class PointRuns:
     """Why nothing was run."""
     bound_only: bool = False
     """Its policy knows what no real run can: in the table, never the best."""
-    machine: Machine = EXACT
+    machine: MachineDraws = EXACT
     drawn: tuple[RunResult, ...] = ()
     """On draws of the machine, each with one of the seeds in turn; empty: it was not drawn."""
     drawn_baselines: tuple[RunResult, ...] = ()
@@ -174,7 +174,7 @@ def _drawn_ratios(
 
 
 def _drawn_row(
-    point: PointRuns, at_point: Sequence[float], drawn: Sequence[float], best: Machine
+    point: PointRuns, at_point: Sequence[float], drawn: Sequence[float], best: MachineDraws
 ) -> dict[str, Any]:
     difference, *ends = ratio_interval(at_point)
     low, high = both(difference, (ends[0], ends[1]), machine_interval(drawn))

@@ -12,7 +12,7 @@ from oppo_sim.learning import ONE_STEP, Learning
 from oppo_sim.policies.registry import BASELINE, SHIPPED
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.evaluate import checked_request
-from oppo_sim.runs.machine import EXACT, Machine, machine_of
+from oppo_sim.runs.machine import EXACT, MachineDraws, machine_of
 from oppo_sim.runs.placement import placement_factor
 from oppo_sim.runs.request import RunRequest
 from oppo_sim.scenario.aliases import ALIASES
@@ -50,7 +50,7 @@ class Resolved:
     warnings: tuple[str, ...]
     bound_only: bool = False
     """Its policy knows what no real run can: in the tables, never the best."""
-    machine: Machine = EXACT
+    machine: MachineDraws = EXACT
     """What is unknown about its machine."""
     learning: Learning = ONE_STEP
     """How far it has to go to the target reward."""
@@ -87,7 +87,7 @@ class Resolver:
         self._seeds = seeds
         self._draws = draws
         self._drawn = drawn
-        self._machines: dict[tuple[str, CostContext, Split], Machine] = {}
+        self._machines: dict[tuple[str, CostContext, Split], MachineDraws] = {}
         self._switched: dict[str, dict[str, Any]] = {}
 
     def resolve(self, values: Mapping[str, Any]) -> Resolved:
@@ -109,7 +109,7 @@ class Resolver:
             factor = placement_factor(scenario.split, self._base.split, self._drawn, scenario.seed)
         return Resolved(request, baseline, label, setup.warnings, oracle, machine, learning, factor)
 
-    def _machine(self, scenario: Scenario) -> Machine:
+    def _machine(self, scenario: Scenario) -> MachineDraws:
         """Kept by what it depends on: most points of a sweep share it."""
         key = json.dumps(scenario.costs.to_plain()), cost_context(scenario), scenario.split
         if key not in self._machines:

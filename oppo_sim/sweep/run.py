@@ -14,7 +14,7 @@ from oppo_sim.progress import OnProgress, Progress
 from oppo_sim.report.labels import counted
 from oppo_sim.runs.evaluate import forget, seconds_a_step
 from oppo_sim.runs.execute import Executor, Runner
-from oppo_sim.runs.machine import Machine
+from oppo_sim.runs.machine import MachineDraws
 from oppo_sim.runs.request import RunRequest, RunResult
 from oppo_sim.runs.statistics import FIRST_LOOK, dominated, looks_of
 from oppo_sim.runs.store import RunStore
@@ -110,7 +110,7 @@ class Sweep:
     """Most frequent first."""
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> MachineDraws:
         """What is unknown about the machine of the first point that can run."""
         return self.plan.runnable[0].machine
 

@@ -18,7 +18,7 @@ from oppo_sim.report.labels import (
     significant,
 )
 from oppo_sim.report.ranges import drawn_words, placement_sentence, split_sentence
-from oppo_sim.runs.machine import Machine
+from oppo_sim.runs.machine import MachineDraws
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.runs.to_reward import TO_REWARD_COLUMNS
 from oppo_sim.scenario.build import cost_context
@@ -89,7 +89,7 @@ def expected(result: PairedResult, objective: Objective) -> dict[str, Any]:
     }
 
 
-def unknowns(machine: Machine, learning: Learning, objective: Objective) -> str:
+def unknowns(machine: MachineDraws, learning: Learning, objective: Objective) -> str:
     """What draws are of; empty where nothing is drawn."""
     return drawn_words(bool(machine.draws), objective, len(learning.effect.draws))
 
@@ -225,7 +225,7 @@ def alike_sentences(
 def machine_sentences(
     chosen: PairedResult,
     others: Sequence[PairedResult],
-    machine: Machine,
+    machine: MachineDraws,
     learning: Learning,
     drawn: str,
 ) -> list[str]:

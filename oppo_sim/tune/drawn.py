@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from oppo_sim import columns as c
 from oppo_sim.learning import Learning
-from oppo_sim.runs.machine import Machine
+from oppo_sim.runs.machine import MachineDraws
 from oppo_sim.runs.ranges import (
     Gain,
     best_shares,
@@ -70,7 +70,7 @@ class _Runs:
 
 def on_draws(
     bench: Bench, cost: str, found: Sequence[PairedResult], best: PairedResult, seeds: Sequence[int]
-) -> tuple[Machine, list[PairedResult]]:
+) -> tuple[MachineDraws, list[PairedResult]]:
     """What is unknown about the machine, and the results with their ranges; as they were where nothing is.
 
     Drawn are the first ``MOST_DRAWN`` trials of ``found`` that keep all bounds, ``best`` among them, the
@@ -121,7 +121,7 @@ def _with_ranges(
     runs: _Runs,
     best_runs: _Runs,
     cost: str,
-    machines: tuple[Machine, Machine],
+    machines: tuple[MachineDraws, MachineDraws],
     share: float,
 ) -> PairedResult:
     """``machines``: its own and the best's."""

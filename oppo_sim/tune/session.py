@@ -13,7 +13,7 @@ from oppo_sim.report.labels import capital, counted, stopped
 from oppo_sim.run_kinds import TUNING
 from oppo_sim.runs.evaluate import forget
 from oppo_sim.runs.execute import Executor, Runner
-from oppo_sim.runs.machine import EXACT, Machine
+from oppo_sim.runs.machine import EXACT, MachineDraws
 from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
@@ -216,7 +216,7 @@ class _Found:
 
     best: PairedResult | None = None
     others: Sequence[PairedResult] = ()
-    machine: Machine = EXACT
+    machine: MachineDraws = EXACT
     swept: Sequence[Swept] = ()
     effects: Sequence[KnobEffect] = ()
     together: Sequence[Interaction] = ()

@@ -183,6 +183,7 @@ def costs_of(case: Case, kind: str) -> Costs:
         optimizer_offload=case.batch > 2 and not case.parallel_inference,
         ref_param_offload=not case.parallel_inference,
         lora_rank=4 if case.batch % 3 == 1 else 0,
+        lora_merge=case.batch % 6 == 1,
         sequence_parallel=2 if case.batch > 1 else 1,
         pipeline_parallel=2 if case.batch % 2 and case.batch < 4 and not case.parallel_inference else 1,
         virtual_pipeline_parallel=2 if case.batch == 3 and not case.parallel_inference else 1,

@@ -871,6 +871,9 @@ def test_adapters_of_a_7b_model_train_on_one_device() -> None:
     assert moved == pytest.approx(2 * 2 * weights / link, rel=1e-3)
     # One that discarded its weights takes them whole.
     assert group(sleep_level=2, lora_rank=8).weights_bytes == 2 * weights
+    assert group(lora_merge=True, lora_rank=8).weights_bytes == 2 * weights
+    with pytest.raises(ValueError, match="lora_merge: true needs a lora_rank"):
+        config(lora_merge=True)
 
 
 def test_a_micro_batch_is_of_a_sequence_parallel_group() -> None:

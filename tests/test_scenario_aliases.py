@@ -107,6 +107,11 @@ def value_at(scenario: Scenario, path: str) -> Any:
         ("actor: {ppo_n_minibatches: 4, lora_rank: 8}", "training.num_mini_batches", 4),
         ("lora_r: 16", "training.lora_rank", 16),
         (
+            "actor_rollout_ref: {model: {lora_rank: 8, lora: {merge: true}}}",
+            "training.lora_merge",
+            True,
+        ),
+        (
             "grpo: {num_prompts_per_step: 8, num_generations_per_prompt: 4}",
             "rollout_batch_size",
             32,

@@ -272,6 +272,7 @@ def test_init_takes_grpo_and_adapters_which_change_what_fits(
     assert init("--no-critic", "--lora-rank", "16", "--engine", "vllm") == (0, "")
     training = load_scenario("run.yaml").training
     assert (training.critic, training.lora_rank, training.num_ppo_epochs) == ("none", 16, 1)
+    assert training.lora_merge  # TRL sends all weights
     assert "critic: none # as asked" in Path("run.yaml").read_text()
     assert oppo(capsys, "validate", "run.yaml")[0] == 0
     # Where it has a critic, TRL's PPO.

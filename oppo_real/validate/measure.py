@@ -151,6 +151,7 @@ def inputs_digest(
     del plain["scoring"]["prefix_cache_tokens"], plain["scoring"]["max_num_batched_tokens"]
     for name in (
         "lora_rank",
+        "lora_merge",
         "pipeline_parallel",
         "virtual_pipeline_parallel",
         "expert_parallel",

@@ -98,7 +98,8 @@ def training_group(parts: Parts) -> RooflineTraining:
     moved = weight_bytes(models.actor, parts.rollout.dtype, True)
     sync = training.weight_sync
     level = sync.sleep_level if sync.kind == "reshard" and parts.rollout.sleep_mode else None
-    if actor.adapters is not None and sync.kind != "full_export" and level != 2:
+    whole = training.lora_merge or sync.kind == "full_export" or level == 2
+    if actor.adapters is not None and not whole:
         moved = float(value_bytes(training.dtype) * actor.adapters)
     between, spans = context.node_link_bytes_per_s, context.training_spans_nodes
 

@@ -137,6 +137,9 @@ class TrainingConfig(Strict):
     lora_rank: Annotated[int, Field(ge=0, le=4096)] = 0
     """Of adapters beside every linear projection of the actor (LoRA), which alone are trained; the reference
     model is then the actor without them. 0: all weights are trained."""
+    lora_merge: bool = False
+    """Adapters are merged into the weights that engines are sent, so all of these move (TRL; verl's
+    ``lora.merge``). False: the adapters alone (verl's default)."""
     optimizer: Optimizer = "adamw"
     sharding: Sharding = "full"
     """``full``: FSDP or ZeRO-3; ``optimizer``: ZeRO-1; ``none``: plain data parallelism."""
@@ -226,6 +229,8 @@ class TrainingConfig(Strict):
             )
         if self.num_gpus is not None:
             self.check_expert_devices(self.num_gpus)
+        if self.lora_merge and not self.lora_rank:
+            raise ValueError("lora_merge: true needs a lora_rank: there are no adapters to merge")
         if self.virtual_pipeline_parallel > 1 and self.pipeline_parallel == 1:
             raise ValueError(
                 f"virtual_pipeline_parallel {self.virtual_pipeline_parallel} needs pipeline_parallel of 2 or"

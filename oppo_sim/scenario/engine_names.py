@@ -26,6 +26,7 @@ SAME: dict[str, tuple[str, ...]] = {
     "costs.rollout.sleep_mode": (f"{_VERL}.rollout.free_cache_engine", "vllm_enable_sleep_mode"),
     "training.gradient_checkpointing": (f"{_VERL}.model.enable_gradient_checkpointing",),
     "training.lora_rank": (f"{_VERL}.model.lora_rank", "lora_rank", "lora_r", "actor.lora_rank"),
+    "training.lora_merge": (f"{_VERL}.model.lora.merge",),
     "training.sequence_parallel": (f"{_VERL}.actor.ulysses_sequence_parallel_size",),
     "training.pipeline_parallel": (
         f"{_VERL}.actor.megatron.pipeline_model_parallel_size",

@@ -160,6 +160,8 @@ def _text(wanted: Wanted, shape: _Shape, file: str) -> str:
     kv = f"auto # what the weights leave of {device.hbm_bytes / 2**30:.0f} GiB"
     kv = "null # a static batch" if static else kv
     adapters = f"  lora_rank: {wanted.lora_rank} # adapters alone are trained\n" if wanted.lora_rank else ""
+    if wanted.lora_rank and wanted.framework == "TRL":
+        adapters += "  lora_merge: true # TRL merges them and sends all weights\n"
     recomputed = "  gradient_checkpointing: true # it would not fit without\n" if shape.saving else ""
     sleeps = ", sleep_mode: true" if shape.saving else ""
     dtype = ", dtype: fp8" if shape.eight_bits else ""

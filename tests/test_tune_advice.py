@@ -9,6 +9,7 @@ import json
 import math
 import shlex
 import tomllib
+from collections import defaultdict
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
-from oppo_sim.tune.advice import alike_sentences, caveats, knob_sentences
+from oppo_sim.tune.advice import alike_sentences, caveats, knob_sentences, summary_sentences
 from oppo_sim.tune.advice_page import advice_markdown, advice_text
 from oppo_sim.tune.check import Swept, flat
 from oppo_sim.tune.frameworks.catalog import FRAMEWORKS, advice_of, framework
@@ -569,3 +570,17 @@ def test_what_is_said_of_staleness_is_what_the_objective_counts() -> None:
     assert "What staleness does to learning is not simulated" in caveats(given, stale, "rollouts")[1]
     assert "is no more than rewards.staleness_effect: measured" in caveats(given, stale, "time_to_reward")[1]
     assert len(caveats(given, Setting("intra"), "time_to_reward")) == 1
+
+
+@pytest.mark.parametrize(("low", "changes"), [(0.97, False), (1.02, True)])
+def test_a_choice_that_may_be_no_faster_is_not_told_to_be_set(low: float, changes: bool) -> None:
+    speedup = {c.SPEEDUP: 1.04, c.SPEEDUP_LOW: low, c.SPEEDUP_HIGH: 1.1}
+    row = defaultdict(float, {**speedup, c.SPEEDUP_BOTH_LOW: math.nan, c.SPEEDUP_BOTH_HIGH: math.nan})
+    checked = Checked(Setting("inter"), "trial 1", (row,), (), "sequential", {}, {})
+    chosen = PairedResult(checked, (0.0, 0.0, 0.0), True, True, (0.0,))
+    first, *_ = summary_sentences(chosen, "rollouts", Seeds((0,), (1, 2)), 20, 5, "")
+    assert first == (
+        "Set inter."
+        if changes
+        else "The best found is inter, which may be no faster than sequential: nothing found speaks for a change."
+    )

@@ -116,8 +116,15 @@ def summary_sentences(
         numbers[c.COMPARED_STALENESS_MAX],
     )
     older = isinstance(bound, int) and oldest > bound
+    surely = least if isfinite(least) else low
+    label = chosen.checked.setting.label
     return [
-        f"Set {chosen.checked.setting.label}.",
+        (
+            f"The best found is {label}, which may be no faster than {numbers['baseline']}: nothing found"
+            " speaks for a change."
+            if surely <= 1.0 < (most if isfinite(most) else high)
+            else f"Set {label}."
+        ),
         (
             f"Expect {step} a step and {numbers['speedup']:.2f} times the speed of"
             f" {numbers['baseline']}{aim}{between}, over {runs} of {steps} steps ({warmup} of warm-up left"

@@ -15,6 +15,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.log_lengths import dealt, lengths_of_logs, prompt_correlation
 from oppo_sim.fit.sources import open_log
+from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
 from oppo_sim.traces.storage import load_trace
@@ -103,7 +104,8 @@ def test_a_log_of_other_lengths_than_the_trace_is_told_with_what_mends_it(
     assert "--log-lengths" in said[0]
     again = ["fit", "train.log", "--scenario", "other.yaml", "-o", "mended", "--no-figures", "--log-lengths"]
     with short_chains():
-        assert run(again) == 0
+        assert run([*again, "--set", "training.num_mini_batches=2"]) == 0
+    assert load_scenario("mended/scenario.yaml").training.num_mini_batches == 2
     assert "simulates lengths rebuilt from the figures of 24 steps" in capsys.readouterr().err
     logged = open_log("train.log").frame
     for name, right in (("other", False), ("mended", True)):

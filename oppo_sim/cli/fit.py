@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     help="Scenario of the run: a YAML file or a shipped name. One for all logs, or one a log in their order.",
 )
 @click.option(
+    "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override a field of every scenario."
+)
+@click.option(
     "--from", "framework", default="auto", help="Framework of the logs: verl, trl, openrlhf, slime, …"
 )
 @click.option(
@@ -94,6 +97,7 @@ if TYPE_CHECKING:
 def command(
     logs: tuple[Path, ...],
     scenarios: tuple[str, ...],
+    overrides: tuple[str, ...],
     framework: str,
     fields: tuple[str, ...],
     unit: str,
@@ -131,7 +135,7 @@ def command(
         )
     if judge_scenarios and not judged:
         raise click.UsageError("--judge-scenario is of a log that is predicted only: give it with --judge")
-    loaded = [load_scenario(each) for each in scenarios]
+    loaded = [load_scenario(each, overrides) for each in scenarios]
     folder = output or Path("runs") / f"{options.safe_name(loaded[0].name)}-fit"
     options.refuse_taken(folder, FIT, force)
     if observed:
@@ -152,7 +156,7 @@ def command(
             )  # fmt: skip
     else:
         pairs = _pairs(logs, loaded, framework, fields, unit, lengths, "--scenario", from_step)
-        others = [load_scenario(each) for each in judge_scenarios] or loaded[:1]
+        others = [load_scenario(each, overrides) for each in judge_scenarios] or loaded[:1]
         ahead = _pairs(judged, others, framework, fields, unit, (), "--judge-scenario") if judged else []
         with told_progress(loaded[0].name, "fit", as_json) as progress:
             record = fit_to_folder(

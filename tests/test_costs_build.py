@@ -428,7 +428,7 @@ def test_a_model_that_does_not_fit_says_what_and_by_how_much() -> None:
         OppoError,
         match=(
             r"rollout does not fit H200: rollout weights 141.1 GB.*of 136.3 GB usable; .* GB short; raise"
-            r" rollout"
+            r" costs.rollout"
         ),
     ):
         roofline(costs={"actor_model": "llama-3-70b"}, colocated_training=False)
@@ -446,7 +446,7 @@ def test_a_model_that_does_not_fit_says_what_and_by_how_much() -> None:
     ):
         roofline(TrainingConfig(num_gpus=7), small, colocated_training=False)
     with pytest.raises(
-        OppoError, match=r"scoring does not fit L40S: reward model weights .*; raise reward_model"
+        OppoError, match=r"scoring does not fit L40S: reward model weights .*; raise costs.reward_model"
     ):
         roofline(costs={"reward_model": {"kind": "model", "model": "qwen2.5-32b", "device": "L40S"}})
     with pytest.raises(

@@ -114,6 +114,23 @@ def test_a_log_of_other_lengths_than_the_trace_is_told_with_what_mends_it(
         assert (error < 0.05) == right, (name, error)
 
 
+@pytest.mark.parametrize("batching", ["continuous", "static"])
+def test_answers_of_tools_are_apart_where_rollouts_can_call_them(tmp_path: Path, batching: str) -> None:
+    log = open_log(verl_log(tmp_path / "train.log", fit_scenario(), TRUTH, steps=3))
+    found = lengths_of_logs([log], fit_scenario(rollout={"batching": batching}), seed=0)
+    apart = found.with_tools(0.25)
+    assert found.frame is not None
+    assert apart.frame is not None
+    if batching == "static":
+        assert apart == found
+        return
+    whole, made = found.frame[c.RESPONSE_LENGTH], apart.frame[c.RESPONSE_LENGTH]
+    assert (made + apart.frame[c.TOOL_TOKENS].map(sum)).tolist() == whole.tolist()
+    cut = found.frame[c.FINISH_REASON] == "length"
+    assert (made[cut] == whole[cut]).all()
+    assert made[~cut].sum() == pytest.approx(0.75 * whole[~cut].sum(), rel=0.01)
+
+
 @pytest.mark.parametrize("real", [True, False])
 def test_rollouts_of_a_run_of_this_tool_are_simulated_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, real: bool

@@ -51,6 +51,8 @@ class LogLengths:
     """Folder of a run of this tool."""
     said: str
     """What it is, in words."""
+    takes_turns: bool = True
+    """The scenario can run rollouts that call tools, which a static batch cannot."""
 
     def trace(self, file: str, folder: Path) -> dict[str, Any]:
         """The ``trace`` section of a scenario in ``folder``, whose rows are ``file`` there. A step takes the
@@ -63,7 +65,7 @@ class LogLengths:
         """``share`` of each response that was not cut is the answer of a tool, which nobody decodes. It comes
         at once, since ``gen_phase_s`` has the waits, and after the first token, where all answers are one
         prefill: what those of the run took is in the fitted seconds of decoding."""
-        if self.frame is None:
+        if self.frame is None or not self.takes_turns:
             return self
         lengths = self.frame[RESPONSE_LENGTH].to_numpy()
         answers = np.where(self.frame[FINISH_REASON] == "stop", np.rint(share * lengths), 0).astype(np.int64)
@@ -124,7 +126,8 @@ def lengths_of_logs(logs: Sequence[StepLog], scenario: Scenario, seed: int) -> L
     said = f"lengths {source} of {len(responses)} steps"
     if scenario.group_size > 1:
         said += f", samples of a prompt as alike as in the trace before (correlation {alike:.2f})"
-    return LogLengths(_frame(prompts, responses, scenario.group_size, cut), "", said)
+    takes_turns = scenario.rollout.batching != "static"
+    return LogLengths(_frame(prompts, responses, scenario.group_size, cut), "", said, takes_turns)
 
 
 def other_lengths(log: StepLog, scenario: Scenario) -> str | None:

@@ -30,16 +30,16 @@ def fitted(small: Path) -> FitResult:
 
 def test_terms_come_back_within_their_intervals(fitted: FitResult) -> None:
     missed = 0
-    for told in fitted.told:
-        low, _, high = told.posterior
-        truth = max(getattr(TRUTH, told.term), PRIORS[told.term].median / 1000)
-        assert low - (high - low) <= truth <= high + (high - low), told
-        missed += not (low <= truth <= high) and getattr(TRUTH, told.term) > 0
+    for estimate in fitted.estimates:
+        low, _, high = estimate.posterior
+        truth = max(getattr(TRUTH, estimate.term), PRIORS[estimate.term].median / 1000)
+        assert low - (high - low) <= truth <= high + (high - low), estimate
+        missed += not (low <= truth <= high) and getattr(TRUTH, estimate.term) > 0
     assert missed <= 2
     assert fitted.point.ref == pytest.approx(0.8, rel=0.05)
     assert fitted.point.old_log_prob == pytest.approx(1.5, rel=0.1)
     assert fitted.point.update_actor == pytest.approx(1.2, rel=0.2)
-    verdicts = {told.term: told.verdict for told in fitted.told}
+    verdicts = {each.term: each.verdict for each in fitted.estimates}
     assert verdicts["ref"] == "told"
     assert verdicts["update_weights"] != "not told"
 

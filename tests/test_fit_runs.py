@@ -73,7 +73,7 @@ def test_a_stage_that_the_run_did_not_run_is_found_and_left_out(tmp_path: Path) 
     result = oppo_sim.fit(log, given, fit_steps=15, folder=tmp_path / "fit", progress=seen.append)
     assert [(at.done, at.total) for at in seen] == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert repr(result).startswith("FitResult(")
-    assert result._repr_html_().count("<tr") == len(result.told) + 1
+    assert result._repr_html_().count("<tr") == len(result.estimates) + 1
     (held,) = result.held_out
     assert _of(held, TIMING_STEP).model.median < 0.03
     told = [note for note in result.notes if "taken as not run" in note]
@@ -312,7 +312,7 @@ def test_what_a_round_and_a_piece_cost_is_told_by_a_run_in_rounds(tmp_path: Path
     request = SimulationRequest(setup, "sequential", tmp_path / "run", False, (0, 0), True, False)
     simulate_to_folder(request, lambda _done: None)
     result = fit(tmp_path / "run", scenario, fit_steps=ALL, draws=200)
-    told = {each.term: each for each in result.told}
+    told = {each.term: each for each in result.estimates}
     for name, truth in (("round_fixed_s", 0.8), ("piece_fixed_s", 0.02)):
         low, middle, high = told[name].posterior
         assert low <= truth <= high
@@ -323,7 +323,7 @@ def test_what_a_round_and_a_piece_cost_is_told_by_a_run_in_rounds(tmp_path: Path
     log = verl_log(tmp_path / "v.log", fit_scenario(), TRUTH)
     with short_chains():
         one_call = fit(log, fit_scenario(), draws=50, fit_steps=ALL)
-    assert "round_fixed_s" not in {each.term for each in one_call.told}
+    assert "round_fixed_s" not in {each.term for each in one_call.estimates}
     assert any(note.startswith("round_fixed_s, piece_send_s cannot be told") for note in one_call.notes)
 
 

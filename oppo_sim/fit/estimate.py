@@ -16,7 +16,15 @@ from oppo_sim.fit.batches import as_sampled
 from oppo_sim.fit.carried import carried
 from oppo_sim.fit.features import Features, Floats, build_features, check_rollouts
 from oppo_sim.fit.gathers import GATHER
-from oppo_sim.fit.identify import CUTS, OddStep, Told, cuts_not_told, odd_steps, told_table, told_terms
+from oppo_sim.fit.identify import (
+    CUTS,
+    OddStep,
+    TermEstimate,
+    estimates_table,
+    odd_steps,
+    posterior_estimates,
+    unidentified_cuts,
+)
 from oppo_sim.fit.judging import Judgement, judge, predict
 from oppo_sim.fit.log_lengths import LogLengths, lengths_of_logs, other_lengths
 from oppo_sim.fit.model import Measurement, measurements_of, stage_seconds, terms_of
@@ -98,7 +106,7 @@ class FitResult:
     """The last steps of each fitted log, from the first ones of all."""
     judged: tuple[HeldOut, ...]
     """Other runs, from all steps of the fitted ones."""
-    told: tuple[Told, ...]
+    estimates: tuple[TermEstimate, ...]
     odd: tuple[OddStep, ...]
     posterior: Posterior
     """Given all steps."""
@@ -116,17 +124,17 @@ class FitResult:
 
     def __repr__(self) -> str:
         steps = sum(len(part.features) for part in self.parts)
-        told = sum(one.verdict == "told" for one in self.told)
+        told = sum(one.verdict == "told" for one in self.estimates)
         logs = ", ".join(part.log.name for part in self.parts)
-        return f"FitResult({logs}: {steps} steps, {told} of {len(self.told)} terms told)"
+        return f"FitResult({logs}: {steps} steps, {told} of {len(self.estimates)} terms told)"
 
     def _repr_html_(self) -> str:
         return self.terms.to_html(float_format=lambda value: f"{value:.4g}")
 
     @property
     def terms(self) -> "pd.DataFrame":
-        """One row a term of the costs: its unit, 95 % intervals before and after the logs, what was told."""
-        return told_table(self.told)
+        """One row a term of the costs: its unit, 95 % intervals before and after the logs, the verdict."""
+        return estimates_table(self.estimates)
 
     @property
     def point(self) -> CostTerms:
@@ -199,7 +207,7 @@ def fit_logs(
         )
     ]
     notes += [f"{trend.log}: {trend}" for trend in trends]
-    notes += cuts_not_told(posterior.terms)
+    notes += unidentified_cuts(posterior.terms)
     ahead = []
     for part in others:
         found = judge(fitted, part.features, part.members, posterior, seed=seed)
@@ -233,7 +241,7 @@ def fit_logs(
         parts=tuple(parts),
         held_out=tuple(held),
         judged=tuple(ahead),
-        told=tuple(told_terms(posterior, priors)),
+        estimates=tuple(posterior_estimates(posterior, priors)),
         odd=tuple(
             odd
             for number, part in enumerate(parts)

@@ -1,4 +1,4 @@
-"""What a log cannot tell, and which of its steps do not fit."""
+"""Which terms a log identifies, and which of its steps do not fit."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from oppo_sim.fit.reading import StepLog
 if TYPE_CHECKING:
     import pandas as pd
 
-_UNTOLD: Final = 0.75
-"""Width of the posterior over the prior's from which on a log tells (next to) nothing of a term."""
+_UNIDENTIFIED: Final = 0.75
+"""Width of the posterior over the prior's from which on a log identifies a term hardly or not at all."""
 _PARTLY: Final = 0.4
 _FAR: Final = 4.0
 """Scales from the model at which a step does not fit, if it is off by ``_OFF`` too."""
@@ -52,8 +52,8 @@ _ADVICE: Final = {
 
 
 @dataclass(frozen=True)
-class Told:
-    """What became of a term."""
+class TermEstimate:
+    """A term of the costs before and after the logs."""
 
     term: str
     unit: str
@@ -61,17 +61,17 @@ class Told:
     """2.5, 50 and 97.5 percent."""
     posterior: tuple[float, float, float]
     width: float
-    """Spread of the logarithms over the prior's: 1 where the log told nothing."""
+    """Spread of the logarithms over the prior's: 1 where the log says nothing of it."""
     verdict: str
     """``told``, ``partly`` or ``not told``."""
     advice: str = ""
-    """What to log, or to run, to tell it."""
+    """What to log, or to run, to identify it."""
     tied_to: str = ""
     """Another term with which it is exchanged (correlation beyond 0.8)."""
 
 
-def told_table(told: Sequence[Told]) -> "pd.DataFrame":
-    """One row a term of the costs: its unit, 95 % intervals before and after, what was told."""
+def estimates_table(estimates: Sequence[TermEstimate]) -> "pd.DataFrame":
+    """One row a term of the costs: its unit, 95 % intervals before and after, the verdict."""
     import pandas as pd
 
     return pd.DataFrame(
@@ -86,7 +86,7 @@ def told_table(told: Sequence[Told]) -> "pd.DataFrame":
                 "verdict": one.verdict,
                 "tied_to": one.tied_to,
             }
-            for one in told
+            for one in estimates
         ]
     )
 
@@ -103,12 +103,12 @@ class OddStep:
     reason: str
 
 
-def told_terms(posterior: Posterior, priors: Mapping[str, Prior]) -> list[Told]:
+def posterior_estimates(posterior: Posterior, priors: Mapping[str, Prior]) -> list[TermEstimate]:
     """Every unknown of a posterior."""
-    return told_of(posterior.terms, priors)
+    return estimates_of(posterior.terms, priors)
 
 
-def cuts_not_told(terms: Iterable[str]) -> list[str]:
+def unidentified_cuts(terms: Iterable[str]) -> list[str]:
     """A sentence on the costs of a cut (``docs/model.md``) that the fitted runs do not have, so that nothing
     was estimated of them."""
     missing = [name for name in CUTS if name not in terms]
@@ -122,17 +122,17 @@ def cuts_not_told(terms: Iterable[str]) -> list[str]:
     ]
 
 
-def told_of(terms: Mapping[str, Floats], priors: Mapping[str, Prior]) -> list[Told]:
+def estimates_of(terms: Mapping[str, Floats], priors: Mapping[str, Prior]) -> list[TermEstimate]:
     """Draws of terms against their priors."""
     found = []
     for name, values in terms.items():
         prior = priors[name]
         width = float(np.log(np.maximum(values, 1e-300)).std() / prior.sigma)
-        verdict = "not told" if width > _UNTOLD else "partly" if width > _PARTLY else "told"
+        verdict = "not told" if width > _UNIDENTIFIED else "partly" if width > _PARTLY else "told"
         tied = _tied(name, terms)
         low, high = (prior.median * np.exp(z * prior.sigma) for z in (-1.96, 1.96))
         found.append(
-            Told(
+            TermEstimate(
                 term=name,
                 unit="share" if name in (TOOL_TOKENS, TOOL_WAIT) else prior.unit,
                 prior=(float(low), prior.median, float(high)),

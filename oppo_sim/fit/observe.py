@@ -20,7 +20,7 @@ from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.baseline import STEPS, Baseline, known_names
 from oppo_sim.fit.estimate import mean_terms
-from oppo_sim.fit.identify import CUTS, Told, told_of, told_table
+from oppo_sim.fit.identify import CUTS, TermEstimate, estimates_of, estimates_table
 from oppo_sim.fit.priors import priors_for
 from oppo_sim.fit.record import FORMAT
 from oppo_sim.fit.sampling import on_one_blas_thread
@@ -72,7 +72,7 @@ class Observed:
     observations: tuple[Observation, ...]
     draws: tuple[CostTerms, ...]
     point: CostTerms
-    told: tuple[Told, ...]
+    estimates: tuple[TermEstimate, ...]
     before: Floats
     """The observed quantities under the prior, draws × observations."""
     after: Floats
@@ -86,9 +86,9 @@ class Observed:
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
-        told = sum(one.verdict == "told" for one in self.told)
+        told = sum(one.verdict == "told" for one in self.estimates)
         numbers = ", ".join(one.text for one in self.observations)
-        return f"Observed({numbers}: {len(self.draws)} draws, {told} of {len(self.told)} terms told)"
+        return f"Observed({numbers}: {len(self.draws)} draws, {told} of {len(self.estimates)} terms told)"
 
     def _repr_html_(self) -> str:
         return self.terms.to_html(float_format=lambda value: f"{value:.4g}")
@@ -96,7 +96,7 @@ class Observed:
     @property
     def terms(self) -> "pd.DataFrame":
         """As ``FitResult.terms``."""
-        return told_table(self.told)
+        return estimates_table(self.estimates)
 
 
 def read_observations(texts: Sequence[str]) -> tuple[Observation, ...]:
@@ -163,10 +163,10 @@ def observed_costs(
     Raises OppoError for an unknown name, a value that cannot be, and where nothing agrees.
     """
     observations = read_observations(observed)
-    told_names = [one.name for one in observations]
-    short = Baseline(scenario, told_names)
+    names_observed = [one.name for one in observations]
+    short = Baseline(scenario, names_observed)
     steps = _steps_of(scenario)
-    baseline = short if steps == STEPS else Baseline(scenario, told_names, steps)
+    baseline = short if steps == STEPS else Baseline(scenario, names_observed, steps)
     priors = priors_for([scenario])
     names = baseline.terms
     terms = _terms_of(names, priors)
@@ -205,13 +205,13 @@ def observed_costs(
         if effective < min(_FEW, count / 2)
         else ()
     )
-    told = told_of({name: values[name][chosen] for name in names}, priors)
-    notes += _unusual(told)
+    estimates = estimates_of({name: values[name][chosen] for name in names}, priors)
+    notes += _unusual(estimates)
     return Observed(
         observations,
         kept,
         mean_terms(kept),
-        tuple(told),
+        tuple(estimates),
         before,
         after[chosen],
         lengths,
@@ -276,9 +276,9 @@ def _beside(
     return found
 
 
-def _unusual(told: Sequence[Told]) -> tuple[str, ...]:
+def _unusual(estimates: Sequence[TermEstimate]) -> tuple[str, ...]:
     """Terms of which hardly a draw of the prior is where what was observed has them."""
-    far = [each for each in told if not each.prior[0] <= each.posterior[1] <= each.prior[2]]
+    far = [each for each in estimates if not each.prior[0] <= each.posterior[1] <= each.prior[2]]
     if not far:
         return ()
     named = ", ".join(
@@ -360,6 +360,6 @@ def observe_record(result: Observed) -> dict[str, Any]:
         "effective_draws": result.effective,
         "point": result.point.changed(),
         "draws": len(result.draws),
-        "terms": [asdict(told) for told in result.told],
+        "terms": [asdict(each) for each in result.estimates],
         "notes": list(result.notes),
     }

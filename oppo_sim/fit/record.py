@@ -23,7 +23,7 @@ def fit_record(result: FitResult) -> dict[str, Any]:
         "written": "fitted to all steps of all logs",
         "point": result.point.changed(),
         "draws": len(result.draws),
-        "terms": [asdict(told) for told in result.told],
+        "terms": [asdict(each) for each in result.estimates],
         "odd_steps": [asdict(odd) for odd in result.odd],
         "drift": [trend._asdict() for trend in result.trends],
         "tool_wait_s": result.wait_s,

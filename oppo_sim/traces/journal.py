@@ -30,7 +30,7 @@ from oppo_sim.columns import (
 from oppo_sim.errors import OppoError
 from oppo_sim.traces.importers.options import ImportOptions
 from oppo_sim.traces.importers.reading import Reading
-from oppo_sim.traces.journal_files import Told, attempts
+from oppo_sim.traces.journal_files import ProcessRecord, attempts
 from oppo_sim.traces.journal_format import FORMAT, LINES
 from oppo_sim.traces.recorded import RecordedRun, write_recorded_run
 
@@ -52,7 +52,7 @@ _OUTCOMES: Final = {
 _NOT_OF_EVERY_STEP: Final = (STEP, COLD_START, timing("testing"), timing("save_checkpoint"))
 """Columns that do not tell whether a step was finished."""
 _Placed = tuple[int, float, Mapping[str, Any]]
-"""Its step, when it started as far as that is known, what was told of it."""
+"""Its step, when it started as far as that is known, what was recorded of it."""
 _INTEGERS: Final = (PROMPT_LENGTH, RESPONSE_LENGTH, HEAD_VERSION, TAIL_VERSION)
 
 
@@ -73,7 +73,7 @@ def read_journal(folder: str | Path) -> RecordedRun:
     folder = Path(folder)
     reading = Reading(ImportOptions())
     found = attempts(folder, reading)
-    files = [told for attempt in found for told in attempt]
+    files = [process for attempt in found for process in attempt]
     rows = _rows(found, reading)
     if not rows:
         raise OppoError(f"{folder} holds no rollout: was anything trained while it was recorded?")
@@ -84,7 +84,7 @@ def read_journal(folder: str | Path) -> RecordedRun:
         rows = [row for row in rows if row[0] != last]
         steps = None if steps is None else steps[steps[STEP] != last]
     began = min(_instants(files))
-    heads = [told.head for told in files]
+    heads = [process.head for process in files]
     name = next((str(head["framework"]) for head in heads if head.get("framework")), "recorded")
     table = pd.DataFrame(
         {column: [row.get(given) for _, row in rows] for column, given in {**_WORKLOAD, **_OUTCOMES}.items()},
@@ -123,14 +123,14 @@ def seal(journal: str | Path, folder: str | Path) -> Path:
     return Path(folder)
 
 
-def _rows(found: Sequence[Sequence[Told]], reading: Reading) -> list[tuple[int, Mapping[str, Any]]]:
+def _rows(found: Sequence[Sequence[ProcessRecord]], reading: Reading) -> list[tuple[int, Mapping[str, Any]]]:
     """(step, rollout) in the order of their ids."""
     rows = _dealt_out(found, reading)
-    for told in (told for attempt in found for told in attempt):
-        for at, step, row in told.rollouts:
+    for process in (process for attempt in found for process in attempt):
+        for at, step, row in process.rollouts:
             if step is None:
                 continue
-            if told.holds(at, step):
+            if process.holds(at, step):
                 rows.append(_placed(step, at, row))
             else:
                 reading.left_out[REPEATED] += 1
@@ -138,30 +138,30 @@ def _rows(found: Sequence[Sequence[Told]], reading: Reading) -> list[tuple[int, 
     return [(step, row) for step, _, row in rows]
 
 
-def _dealt_out(found: Sequence[Sequence[Told]], reading: Reading) -> list[_Placed]:
-    """Rollouts that were told no step: so many a step, in the order in which they finished. An attempt goes
+def _dealt_out(found: Sequence[Sequence[ProcessRecord]], reading: Reading) -> list[_Placed]:
+    """Rollouts without a step: so many a step, in the order in which they finished. An attempt goes
     on behind the last whole step of the one before, or at a first step of its own."""
     rows: list[_Placed] = []
-    per_step = [told.head["rollouts_per_step"] for attempt in found for told in attempt]
+    per_step = [process.head["rollouts_per_step"] for attempt in found for process in attempt]
     step = began = None
     for attempt in found:
-        unplaced = [(at, row) for told in attempt for at, of, row in told.rollouts if of is None]
+        unplaced = [(at, row) for process in attempt for at, of, row in process.rollouts if of is None]
         if not unplaced:
             continue
-        first = max(told.head["first_step"] for told in attempt)
+        first = max(process.head["first_step"] for process in attempt)
         if step is None:
             step = began = first
         elif first != began:
             step = first
             reading.left_out[REPEATED] += sum(row[0] >= first for row in rows)
             rows = [row for row in rows if row[0] < first]
-        own = [told.head["rollouts_per_step"] for told in attempt]
+        own = [process.head["rollouts_per_step"] for process in attempt]
         each = next((number for number in (*own, *per_step) if number), 0)
         whole = len(unplaced) // each * each if each else len(unplaced)
-        unplaced.sort(key=lambda told: float(told[1].get("finished_at", told[0])))
+        unplaced.sort(key=lambda line: float(line[1].get("finished_at", line[0])))
         rows += [
-            _placed(step + (place // each if each else 0), *told)
-            for place, told in enumerate(unplaced[:whole])
+            _placed(step + (place // each if each else 0), *line)
+            for place, line in enumerate(unplaced[:whole])
         ]
         step += whole // each if each else 0
         reading.left_out[NO_STEP] += len(unplaced) - whole
@@ -183,33 +183,33 @@ def _unfinished(of_rollouts: Sequence[int], steps: pd.DataFrame | None) -> int |
     others = [row for step, row in known.items() if step != last]
     if others:
         needed = [name for name in seconds if all(pd.notna(row[name]) for row in others)]
-        told = known.get(last, {})
-        if not all(pd.notna(told.get(name)) for name in needed):
+        reported = known.get(last, {})
+        if not all(pd.notna(reported.get(name)) for name in needed):
             return last
-        if timing("step") in needed:  # its seconds are told at its end
+        if timing("step") in needed:  # its seconds are reported at its end
             return None
     sizes = {number for step, number in many.items() if step != last}
     return last if len(many) > 2 and len(sizes) == 1 and many[last] < min(sizes) else None
 
 
-def _instants(files: Iterable[Told]) -> Iterator[float]:
-    for told in files:
-        yield from (at for at, _ in told.starts)
-        for at, _, row in told.rollouts:
+def _instants(files: Iterable[ProcessRecord]) -> Iterator[float]:
+    for process in files:
+        yield from (at for at, _ in process.starts)
+        for at, _, row in process.rollouts:
             yield float(row.get("started_at", row.get("finished_at", at)))
 
 
-def _steps(files: Sequence[Told]) -> pd.DataFrame | None:
+def _steps(files: Sequence[ProcessRecord]) -> pd.DataFrame | None:
     seconds: dict[int, dict[str, float]] = {}
-    for told in files:
-        for at, step, name, taken in told.stages:
-            if told.holds(at, step):
+    for process in files:
+        for at, step, name, taken in process.stages:
+            if process.holds(at, step):
                 row = seconds.setdefault(step, {})
                 row[timing(name)] = row.get(timing(name), 0.0) + taken
     if not seconds:
         return None
     frame = pd.DataFrame.from_dict(seconds, orient="index").sort_index()
     frame.insert(0, STEP, frame.index.astype("int64"))
-    again = {step for told in files for _, step in told.void}
+    again = {step for process in files for _, step in process.void}
     frame[COLD_START] = [step == frame[STEP].min() or step in again for step in frame[STEP]]
     return frame.reset_index(drop=True)

@@ -13,13 +13,13 @@ from oppo_sim.traces.journal_format import FORMAT, LINES
 
 
 @dataclass
-class Told:
-    """What one process told."""
+class ProcessRecord:
+    """What one process wrote."""
 
     head: Mapping[str, Any]
     starts: list[tuple[float, int]] = field(default_factory=list)
     rollouts: list[tuple[float, int | None, Mapping[str, Any]]] = field(default_factory=list)
-    """When it was written, its step, what was told."""
+    """When it was written, its step, its values."""
     stages: list[tuple[float, int, str, float]] = field(default_factory=list)
     void: list[tuple[float, int]] = field(default_factory=list)
     """(when, from which step on): what was written before then of these steps is void."""
@@ -35,7 +35,7 @@ class Told:
         yield from (step for _, step, _, _ in self.stages)
 
     def span(self) -> tuple[float, float]:
-        """When the process was at work, as far as it told, in Unix seconds."""
+        """When the process was at work, as far as it recorded, in Unix seconds."""
         lines = [at for at, _ in self.starts]
         lines += [at for at, _, _ in self.rollouts]
         lines += [at for at, _, _, _ in self.stages]
@@ -51,25 +51,25 @@ class Told:
 _INSTANTS = ("started_at", "finished_at")
 
 
-def attempts(folder: Path, reading: Reading) -> list[list[Told]]:
+def attempts(folder: Path, reading: Reading) -> list[list[ProcessRecord]]:
     """The files of a journal; those of processes that were at work at the same time are one attempt, later
     attempts come behind. What a later attempt began again is marked void.
 
     Raises OppoError for a folder that is no journal, or a line that is none of a recorder's.
     """
-    found: list[list[Told]] = []
+    found: list[list[ProcessRecord]] = []
     ended = -inf
-    for told in sorted(_files(folder, reading), key=Told.span):
-        began, last = told.span()
+    for process in sorted(_files(folder, reading), key=ProcessRecord.span):
+        began, last = process.span()
         if not found or began >= ended:
             found.append([])
-        found[-1].append(told)
+        found[-1].append(process)
         ended = max(ended, last)
     _void(found)
     return found
 
 
-def _files(folder: Path, reading: Reading) -> Iterator[Told]:
+def _files(folder: Path, reading: Reading) -> Iterator[ProcessRecord]:
     files = sorted(folder.glob(LINES)) if folder.is_dir() else []
     if not files:
         raise OppoError(f"{folder} is no recorder's journal: it holds no {LINES}")
@@ -78,13 +78,13 @@ def _files(folder: Path, reading: Reading) -> Iterator[Told]:
         head = next(values, (0, None))[1]
         if not isinstance(head, dict) or head.get("format") != FORMAT or not _is_head(head):
             raise OppoError(f"{file} does not begin as a recorder's journal ({FORMAT}): move it elsewhere")
-        told = Told({"rollouts_per_step": None, "first_step": 0, **head})
+        process = ProcessRecord({"rollouts_per_step": None, "first_step": 0, **head})
         for number, line in values:
             try:
-                _take(line, told)
+                _take(line, process)
             except (KeyError, TypeError, ValueError):
                 raise OppoError(f"{file}, line {number}: this is no line of a recorder: remove it") from None
-        yield told
+        yield process
 
 
 def _is_head(head: Mapping[str, Any]) -> bool:
@@ -97,36 +97,36 @@ def _is_head(head: Mapping[str, Any]) -> bool:
     )
 
 
-def _take(line: Any, told: Told) -> None:
+def _take(line: Any, process: ProcessRecord) -> None:
     at = float(line["at"])
     if "start" in line:
-        told.starts.append((at, int(line["start"])))
+        process.starts.append((at, int(line["start"])))
     elif "stage" in line:
-        told.stages.append((at, int(line["step"]), str(line["stage"]), float(line["s"])))
+        process.stages.append((at, int(line["step"]), str(line["stage"]), float(line["s"])))
     else:
         row = dict(line["rollout"])
         int(row["response_length"])
-        told.rollouts.append((at, None if line["step"] is None else int(line["step"]), row))
+        process.rollouts.append((at, None if line["step"] is None else int(line["step"]), row))
 
 
-def _void(found: Sequence[Sequence[Told]]) -> None:
+def _void(found: Sequence[Sequence[ProcessRecord]]) -> None:
     for place, attempt in enumerate(found):
-        again = [restart for told in attempt for restart in _restarts(told)]
-        for told in attempt:
-            # A process that starts steps tells its own restarts; the others are told of them.
-            told.void += list(_restarts(told)) if told.starts else again
-        first = min((step for told in attempt for step in told.steps()), default=None)
+        again = [restart for process in attempt for restart in _restarts(process)]
+        for process in attempt:
+            # A process that starts steps records its own restarts; the others take theirs from it.
+            process.void += list(_restarts(process)) if process.starts else again
+        first = min((step for process in attempt for step in process.steps()), default=None)
         if first is None:
             continue
-        for told in (told for earlier in found[:place] for told in earlier):
-            if any(step >= first for step in told.steps()):
-                told.void.append((inf, first))
+        for process in (process for earlier in found[:place] for process in earlier):
+            if any(step >= first for step in process.steps()):
+                process.void.append((inf, first))
 
 
-def _restarts(told: Told) -> Iterator[tuple[float, int]]:
+def _restarts(process: ProcessRecord) -> Iterator[tuple[float, int]]:
     """A step that comes again in one process is a restart; in two that run at once it is the same step."""
     highest = -1
-    for at, step in sorted(told.starts):
+    for at, step in sorted(process.starts):
         if step <= highest:
             yield at, step
         highest = step

@@ -27,7 +27,7 @@ from oppo_sim.fit.identify import (
 )
 from oppo_sim.fit.judging import Judgement, judge, predict
 from oppo_sim.fit.log_lengths import LogLengths, lengths_of_logs, other_lengths
-from oppo_sim.fit.model import Measurement, measurements_of, stage_seconds, terms_of
+from oppo_sim.fit.model import Measurement, measurements_of, terms_of
 from oppo_sim.fit.offload import OFFLOAD, at_full_rate
 from oppo_sim.fit.periodic import in_words, with_periodic
 from oppo_sim.fit.plausible import overlaps, refuse_twice, refuse_units
@@ -35,12 +35,12 @@ from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
 from oppo_sim.fit.priors import TOOL_TOKENS, priors_for, with_stage_seconds
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.sampling import on_one_blas_thread
+from oppo_sim.fit.tool_waits import lengthened_by_tools, waits_itself, where_waits
 from oppo_sim.fit.trends import Trend, trends_of
 from oppo_sim.fit.unrun import as_run
 from oppo_sim.fit.untimed import believed_of_untimed, terms_of_untimed, untimed_stages
 from oppo_sim.fit.untimed import in_words as untimed_in_words
 from oppo_sim.progress import OnProgress, Progress, unheard
-from oppo_sim.scenario.build import build_trace
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
@@ -181,61 +181,27 @@ def fit_logs(
     others = [
         _part(log, scenario, len(parts) + number, seed) for number, (log, scenario) in enumerate(judged)
     ]
-    distinct: dict[str, list[LogPart]] = {}
-    for part in parts:
-        distinct.setdefault(part.scenario.content_hash, []).append(part)
-    sampled = {
-        one: as_sampled(alike[0].scenario, [part.log for part in alike]) for one, alike in distinct.items()
-    }
-    lengths = {
-        one: lengths_of_logs([part.log for part in alike], sampled[one][0], seed)
-        for one, alike in distinct.items()
-        if log_lengths
-    }
+    scenarios = _by_scenario(parts, seed, log_lengths)
     priors = _priors(parts)
     notes = [f"{part.log.name}: {note}" for part in (*parts, *others) for note in part.log.notes]
     held = _held_out(parts, priors, fit_steps, draws, seed, progress, notes)
     progress(Progress("all steps", 2, _STAGES))
     parts = [_with_periodic(part, notes) for part in parts]
-    fitted = [(part.features, part.members) for part in parts]
-    posterior = draw_posterior(fitted, priors, draws=draws, seed=seed)
-    trends = [
-        trend
-        for part in parts
-        for trend in trends_of(
-            part.log.name, part.members, predict(part.features, part.members, posterior, seen=True)
-        )
-    ]
+    posterior = draw_posterior(_fitted_steps(parts), priors, draws=draws, seed=seed)
+    trends = _trends(parts, posterior)
     notes += [f"{trend.log}: {trend}" for trend in trends]
     notes += unidentified_cuts(posterior.terms)
-    ahead = []
-    for part in others:
-        found = judge(fitted, part.features, part.members, posterior, seed=seed)
-        steps = sum(len(features) for features, _ in fitted)
-        ahead.append(HeldOut(part.log.name, steps, len(part.features), tuple(found)))
-    if TOOL_TOKENS in posterior.terms:
-        share = float(np.mean(posterior.terms[TOOL_TOKENS]))
-        lengths = {one: each.with_tools(share) for one, each in lengths.items()}
-    wait = _lengthened_by_tools([part.features for part in parts], posterior)
-    fitted_scenarios: list[Fitted] = []
-    where_waits = ""
-    for one, alike in distinct.items():
-        scenario, said = sampled[one]
-        apart = (
-            f"the written scenario simulates {lengths[one].said}"
-            if one in lengths
-            else other_lengths(alike[0].log, alike[0].scenario)
-        )
-        notes += [f"{alike[0].log.name}: {each}" for each in (said, apart) if each]
-        own = bool(wait.any()) and waits_itself(scenario)
-        drawn = cost_draws(posterior, parts, alike[-1], np.zeros_like(wait) if own else wait, seed)
-        part = alike[-1]
-        untimed = untimed_stages(part.log, part.features, part.members)
-        believed = believed_of_untimed(untimed, part.features, part.scenario, posterior.terms)
-        fitted_scenarios.append(Fitted(scenario, tuple(drawn), believed, lengths.get(one)))
-        if wait.any():
-            where_waits = _where_waits(float(wait.mean()), own)
-    notes += [where_waits] if where_waits else []
+    ahead = [_judged(part, parts, posterior, seed) for part in others]
+    scenarios = [one.with_tools(posterior) for one in scenarios]
+    notes += [note for one in scenarios for note in one.notes()]
+    wait = lengthened_by_tools([part.features for part in parts], posterior)
+    own = [bool(wait.any()) and waits_itself(one.scenario) for one in scenarios]
+    fitted = [
+        _fitted(one, parts, posterior, np.zeros_like(wait) if waits else wait, seed)
+        for one, waits in zip(scenarios, own, strict=True)
+    ]
+    waits = where_waits(float(wait.mean()), own[-1]) if wait.any() else ""
+    notes += [waits] if waits else []
     progress(Progress("all steps", _STAGES, _STAGES))
     return FitResult(
         parts=tuple(parts),
@@ -248,13 +214,84 @@ def fit_logs(
             for odd in odd_steps(part.log, number, part.features, part.members, posterior)
         ),
         posterior=posterior,
-        fitted=tuple(fitted_scenarios),
+        fitted=tuple(fitted),
         wait_s=float(wait.mean()),
-        waits=where_waits,
+        waits=waits,
         notes=tuple(notes),
         trends=tuple(trends),
         left_out={part.log.name: part.log.left_out for part in (*parts, *others)},
     )
+
+
+@dataclass(frozen=True)
+class _RunsOfScenario:
+    """The fitted runs of one scenario, and what is written of it."""
+
+    parts: tuple[LogPart, ...]
+    scenario: Scenario
+    lengths: LogLengths | None
+    sampled: str | None
+    """That the scenario generates in batches as the runs did; None: it is as it was."""
+
+    def with_tools(self, posterior: Posterior) -> "_RunsOfScenario":
+        """Lengths less the share of tokens that tools wrote, where it is an unknown."""
+        if self.lengths is None or TOOL_TOKENS not in posterior.terms:
+            return self
+        return replace(self, lengths=self.lengths.with_tools(float(np.mean(posterior.terms[TOOL_TOKENS]))))
+
+    def notes(self) -> list[str]:
+        """Each with the name of the first log."""
+        first = self.parts[0]
+        if self.lengths is None:
+            simulated = other_lengths(first.log, first.scenario)
+        else:
+            simulated = f"the written scenario simulates {self.lengths.said}"
+        return [f"{first.log.name}: {each}" for each in (self.sampled, simulated) if each]
+
+
+def _by_scenario(parts: Sequence[LogPart], seed: int, log_lengths: bool) -> list[_RunsOfScenario]:
+    """Each scenario once, in the order of the logs."""
+    distinct: dict[str, list[LogPart]] = {}
+    for part in parts:
+        distinct.setdefault(part.scenario.content_hash, []).append(part)
+    found = []
+    for alike in distinct.values():
+        logs = [part.log for part in alike]
+        scenario, said = as_sampled(alike[0].scenario, logs)
+        lengths = lengths_of_logs(logs, scenario, seed) if log_lengths else None
+        found.append(_RunsOfScenario(tuple(alike), scenario, lengths, said))
+    return found
+
+
+def _fitted_steps(parts: Sequence[LogPart]) -> list[tuple[Features, tuple[Measurement, ...]]]:
+    return [(part.features, part.members) for part in parts]
+
+
+def _trends(parts: Sequence[LogPart], posterior: Posterior) -> list[Trend]:
+    return [
+        trend
+        for part in parts
+        for trend in trends_of(
+            part.log.name, part.members, predict(part.features, part.members, posterior, seen=True)
+        )
+    ]
+
+
+def _judged(part: LogPart, fitted: Sequence[LogPart], posterior: Posterior, seed: int) -> HeldOut:
+    """A run that was not fitted, from those that were."""
+    found = judge(_fitted_steps(fitted), part.features, part.members, posterior, seed=seed)
+    steps = sum(len(each.features) for each in fitted)
+    return HeldOut(part.log.name, steps, len(part.features), tuple(found))
+
+
+def _fitted(
+    runs: _RunsOfScenario, parts: Sequence[LogPart], posterior: Posterior, wait_s: Floats, seed: int
+) -> Fitted:
+    last = runs.parts[-1]
+    drawn = cost_draws(posterior, parts, last, wait_s, seed)
+    untimed = untimed_stages(last.log, last.features, last.members)
+    believed = believed_of_untimed(untimed, last.features, last.scenario, posterior.terms)
+    return Fitted(runs.scenario, tuple(drawn), believed, runs.lengths)
 
 
 @on_one_blas_thread
@@ -406,42 +443,6 @@ def cost_draws(
         CostTerms(**{name: float(each[number]) for name, each in values.items()})
         for number in range(posterior.size)
     ]
-
-
-def _lengthened_by_tools(features: Sequence[Features], posterior: Posterior) -> Floats:
-    """Mean seconds by which waits of the last rollout for tools lengthen generation of a step, a draw: less
-    than it waited, where a longer one would have ended the phase later. Zeros: nobody waits."""
-    if not any(each.wait.any() for each in features):
-        return np.zeros(posterior.size)
-    with_waits = [stage_seconds("gen", each, posterior.terms) for each in features]
-    without = [
-        stage_seconds("gen", each.unended or replace(each, wait=np.zeros_like(each.wait)), posterior.terms)
-        for each in features
-    ]
-    longer: Floats = (np.concatenate(with_waits, axis=1) - np.concatenate(without, axis=1)).mean(axis=1)
-    return longer
-
-
-def _where_waits(seconds: float, own: bool) -> str:
-    if own:
-        return "waits for tools are those of the trace's rollouts, and no part of gen_phase_s"
-    if seconds < 0:
-        return (
-            f"gen_phase_s is {-seconds:.3g} s a step less than the logs say: their longest responses ended"
-            " before others, and the written scenario waits for them"
-        )
-    return (
-        f"gen_phase_s holds {seconds:.3g} s a step by which waits of the last rollout for tools lengthen it"
-        " (mean of the logs)"
-    )
-
-
-def waits_itself(scenario: Scenario) -> bool:
-    """Whether rollouts of the scenario's trace wait for tools."""
-    if scenario.trace.tool_seconds_factor <= 0:
-        return False
-    waits = build_trace(scenario).waits
-    return waits is not None and any(wait.seconds > 0 for row in waits for wait in row)
 
 
 def mean_terms(draws: Sequence[CostTerms]) -> CostTerms:

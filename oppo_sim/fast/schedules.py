@@ -82,129 +82,6 @@ def begin_phase(s: State) -> None:
 
 
 @compiled
-def go_on(s: State) -> None:
-    """The process of a run (``process`` of each schedule), from where it waits to where it waits next."""
-    while s.error == OK and s.asking == OK and s.ending == 0:
-        if s.doing == BEGIN:
-            if s.step == s.until:
-                s.resume = 1
-                return
-            begin_row(s)
-            s.doing = ADMIT
-        elif s.doing == ADMIT:
-            if s.asks_plan and not s.planned:
-                s.asking = PLAN
-                return
-            s.planned = 0
-            admit(s)
-            s.doing = PLACE
-        elif s.doing == PLACE:
-            if s.asks_arrange and not s.arranged:
-                s.asking = ARRANGE
-                return
-            if s.asks_arrange:
-                s.arranged = 0
-                place(s)
-            if s.schedule == ASYNC:
-                wake(s, 0.0 if s.step else s.first_step_s)
-                s.other_passed = 0.0
-                if s.step:  # what the trainer does after an update, while generation goes on
-                    spend_other(s)
-                s.doing = BUSY
-                continue
-            if s.schedule == ONE_STEP_OFF and s.first_done:
-                # The batch before goes on while this one is generated.
-                await_scores(s)
-                s.doing = SCORE
-            else:
-                s.doing = PHASE if s.schedule == SYNCHRONOUS else FIRST_PHASE
-            begin_phase(s)
-        elif s.doing == FIRST_PHASE:
-            if not s.phase_done:
-                return
-            keep_generated(s)
-            s.first_done = 1
-            s.doing = ADMIT
-        elif s.doing == PHASE:
-            if not s.phase_done:
-                return
-            take_selection(s)
-            if s.tracing:
-                record(s, MARK_GENERATED, 0, 0, s.phase_ended, s.phase_ended, 0.0, 0.0, 0.0)
-            await_scores(s)
-            s.doing = SCORE
-        elif s.doing == BUSY:
-            if s.spending:
-                return
-            s.awaiting_batch = 1
-            s.doing = READY_BATCH
-            return
-        elif s.doing == READY_BATCH:
-            if s.awaiting_batch:
-                return
-            if not s.selected:
-                order_arrivals(s)
-                s.selected = 1
-                if s.asks_select:
-                    s.asking = SELECT
-                    return
-            s.selected = 0
-            select(s)
-            take_selection(s)
-            s.to_score = 0
-            s.doing = SCORE
-        elif s.doing == SCORE:
-            if s.to_score:
-                return
-            note_scores(s)
-            plan_training(s)
-            s.doing = TRAIN
-        elif s.doing == TRAIN:
-            if s.trainer_active or run_stage(s, s.activities - 1):
-                return
-            if s.schedule == ASYNC:
-                s.paused = 0
-                stop(s)
-            s.doing = PAUSE
-        elif s.doing == PAUSE:
-            if s.schedule == ASYNC and not s.paused:
-                return
-            if s.schedule == ONE_STEP_OFF and not s.phase_done:
-                return
-            s.doing = UPDATE
-            if s.drains:
-                drain(s)
-                s.doing = DRAIN
-                return
-        elif s.doing == DRAIN:
-            if not s.paused:
-                return
-            take_back(s)
-            s.doing = UPDATE
-        elif s.doing == UPDATE:
-            if s.trainer_active or run_stage(s, s.activities):
-                return
-            if s.schedule != ASYNC:
-                spend_other(s)
-            s.doing = OTHER
-        elif s.spending:
-            return
-        else:
-            if s.schedule == ASYNC:
-                count_async(s)
-            close_row(s)
-            if s.schedule == ASYNC:
-                close_version(s)
-                note_generated(s)
-            s.step += 1
-            if s.clear_kv:
-                release_kv(s)
-            if s.schedule == ONE_STEP_OFF:
-                keep_generated(s)
-            s.doing = BEGIN
-
-
-@compiled
 def drain(s: State) -> None:
     """``Asynchronous._drain``: what has no token leaves its replica, the rest runs to its end."""
     for i in range(s.flights):
@@ -247,6 +124,228 @@ def count_async(s: State) -> None:
             unfinished += s.group_size
     s.deferred = unfinished
     s.surplus = s.flights * s.group_size - unfinished
+
+
+# ---- states of the process of a run: each goes on to the next, or returns 1, where it waits ----------------
+
+
+@compiled
+def begin(s: State) -> int:
+    """Before a row."""
+    if s.step == s.until:
+        s.resume = 1
+        return 1
+    begin_row(s)
+    s.doing = ADMIT
+    return 0
+
+
+@compiled
+def admission(s: State) -> int:
+    """Before admission, which the policy may decide."""
+    if s.asks_plan and not s.planned:
+        s.asking = PLAN
+        return 1
+    s.planned = 0
+    admit(s)
+    s.doing = PLACE
+    return 0
+
+
+@compiled
+def placement(s: State) -> int:
+    """Before placement, which the policy may decide; then generation begins."""
+    if s.asks_arrange and not s.arranged:
+        s.asking = ARRANGE
+        return 1
+    if s.asks_arrange:
+        s.arranged = 0
+        place(s)
+    if s.schedule == ASYNC:
+        wake(s, 0.0 if s.step else s.first_step_s)
+        s.other_passed = 0.0
+        if s.step:  # what the trainer does after an update, while generation goes on
+            spend_other(s)
+        s.doing = BUSY
+        return 0
+    if s.schedule == ONE_STEP_OFF and s.first_done:
+        # The batch before goes on while this one is generated.
+        await_scores(s)
+        s.doing = SCORE
+    else:
+        s.doing = PHASE if s.schedule == SYNCHRONOUS else FIRST_PHASE
+    begin_phase(s)
+    return 0
+
+
+@compiled
+def first_phase(s: State) -> int:
+    """One-step-off: generating the first batch."""
+    if not s.phase_done:
+        return 1
+    keep_generated(s)
+    s.first_done = 1
+    s.doing = ADMIT
+    return 0
+
+
+@compiled
+def phase(s: State) -> int:
+    """Generating the step's batch."""
+    if not s.phase_done:
+        return 1
+    take_selection(s)
+    if s.tracing:
+        record(s, MARK_GENERATED, 0, 0, s.phase_ended, s.phase_ended, 0.0, 0.0, 0.0)
+    await_scores(s)
+    s.doing = SCORE
+    return 0
+
+
+@compiled
+def busy(s: State) -> int:
+    """Asynchronous: the trainer does what is outside the stages of the step before."""
+    if s.spending:
+        return 1
+    s.awaiting_batch = 1
+    s.doing = READY_BATCH
+    return 1
+
+
+@compiled
+def ready_batch(s: State) -> int:
+    """Asynchronous: waiting for a batch, which the policy may select."""
+    if s.awaiting_batch:
+        return 1
+    if not s.selected:
+        order_arrivals(s)
+        s.selected = 1
+        if s.asks_select:
+            s.asking = SELECT
+            return 1
+    s.selected = 0
+    select(s)
+    take_selection(s)
+    s.to_score = 0
+    s.doing = SCORE
+    return 0
+
+
+@compiled
+def scores(s: State) -> int:
+    """Waiting for the scores of the batch."""
+    if s.to_score:
+        return 1
+    note_scores(s)
+    plan_training(s)
+    s.doing = TRAIN
+    return 0
+
+
+@compiled
+def train(s: State) -> int:
+    """The stages of training before the weight update."""
+    if s.trainer_active or run_stage(s, s.activities - 1):
+        return 1
+    if s.schedule == ASYNC:
+        s.paused = 0
+        stop(s)
+    s.doing = PAUSE
+    return 0
+
+
+@compiled
+def pause(s: State) -> int:
+    """Before the weight update: a pause of generation (asynchronous), or its end (one-step-off)."""
+    if s.schedule == ASYNC and not s.paused:
+        return 1
+    if s.schedule == ONE_STEP_OFF and not s.phase_done:
+        return 1
+    s.doing = UPDATE
+    if s.drains:
+        drain(s)
+        s.doing = DRAIN
+        return 1
+    return 0
+
+
+@compiled
+def drained(s: State) -> int:
+    """Asynchronous: rollouts run to their end."""
+    if not s.paused:
+        return 1
+    take_back(s)
+    s.doing = UPDATE
+    return 0
+
+
+@compiled
+def update(s: State) -> int:
+    """The weight update."""
+    if s.trainer_active or run_stage(s, s.activities):
+        return 1
+    if s.schedule != ASYNC:
+        spend_other(s)
+    s.doing = OTHER
+    return 0
+
+
+@compiled
+def other(s: State) -> int:
+    """What a step does outside its stages; then its row ends."""
+    if s.spending:
+        return 1
+    if s.schedule == ASYNC:
+        count_async(s)
+    close_row(s)
+    if s.schedule == ASYNC:
+        close_version(s)
+        note_generated(s)
+    s.step += 1
+    if s.clear_kv:
+        release_kv(s)
+    if s.schedule == ONE_STEP_OFF:
+        keep_generated(s)
+    s.doing = BEGIN
+    return 0
+
+
+@compiled
+def waits(s: State) -> int:
+    """What the process does where it is; 1: it waits there."""
+    if s.doing == BEGIN:
+        return begin(s)
+    if s.doing == ADMIT:
+        return admission(s)
+    if s.doing == PLACE:
+        return placement(s)
+    if s.doing == FIRST_PHASE:
+        return first_phase(s)
+    if s.doing == PHASE:
+        return phase(s)
+    if s.doing == BUSY:
+        return busy(s)
+    if s.doing == READY_BATCH:
+        return ready_batch(s)
+    if s.doing == SCORE:
+        return scores(s)
+    if s.doing == TRAIN:
+        return train(s)
+    if s.doing == PAUSE:
+        return pause(s)
+    if s.doing == DRAIN:
+        return drained(s)
+    if s.doing == UPDATE:
+        return update(s)
+    return other(s)
+
+
+@compiled
+def go_on(s: State) -> None:
+    """The process of a run (``process`` of each schedule), from where it waits to where it waits next."""
+    while s.error == OK and s.asking == OK and s.ending == 0:
+        if waits(s):
+            return
 
 
 @compiled

@@ -8,7 +8,7 @@ import torch
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.interface import Batch, Policy
-from oppo_sim.policies.registry import make_policy
+from oppo_sim.policies.registry import BASELINE, make_policy
 
 PolicyChoice = Policy | str | tuple[str, Mapping[str, Any]]
 GenerationChoice = Literal["auto", "trl", "continuous"]
@@ -26,6 +26,13 @@ def chosen_policy(choice: PolicyChoice, batch: Batch) -> Policy:
         return choice
     name, settings = (choice, {}) if isinstance(choice, str) else choice
     return make_policy(name, batch, settings)
+
+
+def generates_continuously(generation: GenerationChoice, choice: PolicyChoice, policy: Policy) -> bool:
+    """Whether an engine of this package decodes, not TRL's own generation: as set; ``auto``: for all policies
+    but the shipped sequential one."""
+    shipped = not isinstance(choice, Policy) and policy.name == BASELINE
+    return generation == "continuous" or (generation == "auto" and not shipped)
 
 
 def sharing_weights(model: torch.nn.Module) -> torch.nn.Module:

@@ -2,7 +2,6 @@
 schedules."""
 
 import inspect
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -18,7 +17,6 @@ from oppo_real.placement.inline import InlineWorkerGroup
 from oppo_real.placement.interface import WorkerGroup
 from oppo_real.ppo.rollout import TrainRollout
 from oppo_real.ppo.trainer import Stopwatch
-from oppo_real.run.inputs import RunInput
 from oppo_real.run.source import PromptSource
 from oppo_real.trl_client.choices import (
     GenerationChoice,
@@ -26,16 +24,17 @@ from oppo_real.trl_client.choices import (
     check_choice,
     check_schedule,
     chosen_policy,
+    generates_continuously,
     sharing_weights,
 )
 from oppo_real.trl_client.generate import GenerateGroup
 from oppo_real.trl_client.scorers import LoopScores
 from oppo_real.trl_client.steps import StepRecord
-from oppo_real.wrapper import OwnTraining, RolloutStream, StepBatch
+from oppo_real.trl_client.stream import policy_stream
+from oppo_real.wrapper import RolloutStream, StepBatch
 from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Batch, Policy
-from oppo_sim.policies.registry import BASELINE
 
 METHODS: Final = {
     "_generate_and_score_completions": ("self", "inputs"),
@@ -89,8 +88,7 @@ class OppoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
                 f"policy '{chosen.name}' has responses scored while others are decoded, but TRL calls reward"
                 " functions for the whole batch: take a policy with batch scoring, for instance inter"
             )
-        shipped = not isinstance(policy, Policy) and chosen.name == BASELINE
-        self._oppo_continuous = generation == "continuous" or (generation == "auto" and not shipped)
+        self._oppo_continuous = generates_continuously(generation, policy, chosen)
         self._oppo_check()
         self.add_callback(_Closing(self))
 
@@ -210,22 +208,15 @@ class OppoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             kind = _Carrying
         else:
             group, kind = GenerateGroup(_UNBOUNDED), _Watching
-        training = OwnTraining(model.state_dict())
-        inputs = RunInput(
+        stream = policy_stream(
             policy,
-            policy.batch,
-            MachineSetup(clear_kv_cache_on_weight_sync=self._oppo_clear_kv, max_scoring_tokens=_UNBOUNDED),
             group,
             PromptSource(prompts.token_ids, policy.batch.group_size),
-            training,
-            None,
+            model,
+            MachineSetup(clear_kv_cache_on_weight_sync=self._oppo_clear_kv, max_scoring_tokens=_UNBOUNDED),
             int(self.max_completion_length),
-            sys.maxsize,  # TRL's loop ends it
-            lock_step=False,
-            replays=False,
-            own_loop=True,
         )
-        return kind(self, RolloutStream(inputs, training, model), model, group, prompts)
+        return kind(self, stream, model, group, prompts)
 
 
 class _Closing(TrainerCallback):

@@ -1,6 +1,5 @@
 """``OppoPPOTrainer``: TRL's PPO trainer, constructed in the same way, under a policy of ``oppo_sim``."""
 
-import sys
 from typing import Any, Final, Literal
 
 import torch
@@ -12,7 +11,6 @@ from oppo_real.placement.beside import BesideWorkerGroup
 from oppo_real.placement.connected import ConnectedWorkerGroup
 from oppo_real.placement.inline import InlineWorkerGroup
 from oppo_real.placement.interface import WorkerGroup
-from oppo_real.run.inputs import RunInput
 from oppo_real.run.source import PromptSource
 from oppo_real.trl_client.choices import (
     GenerationChoice,
@@ -20,6 +18,7 @@ from oppo_real.trl_client.choices import (
     check_choice,
     check_schedule,
     chosen_policy,
+    generates_continuously,
     sharing_weights,
 )
 from oppo_real.trl_client.generate import GenerateGroup
@@ -28,11 +27,11 @@ from oppo_real.trl_client.scorers import LoopScores, ResponseScorer
 from oppo_real.trl_client.scoring_process import ScoringProcess, usable_cores
 from oppo_real.trl_client.sessions import ContinuousSession, LoopParts, PromptStream, TrlLoop, TrlSession
 from oppo_real.trl_client.steps import StepRecord
-from oppo_real.wrapper import OwnTraining, RolloutStream
+from oppo_real.trl_client.stream import policy_stream
+from oppo_real.wrapper import RolloutStream
 from oppo_sim.errors import OppoError
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies.interface import Batch, Policy
-from oppo_sim.policies.registry import BASELINE
 from oppo_sim.scenario.schema import DEFAULT_POLICY
 from oppo_sim.schedule.rules import streams_pieces
 
@@ -85,8 +84,7 @@ class OppoPPOTrainer(_TrlTrainer):  # type: ignore[misc]
         self.steps: list[StepRecord] = []
         chosen = self._oppo_policy()
         check_schedule(chosen)
-        shipped = not isinstance(policy, Policy) and chosen.name == BASELINE
-        self._oppo_continuous = generation == "continuous" or (generation == "auto" and not shipped)
+        self._oppo_continuous = generates_continuously(generation, policy, chosen)
         if self._oppo_continuous:
             self._check_continuous(chosen)
         elif chosen.score_granularity != "batch":
@@ -168,24 +166,16 @@ class OppoPPOTrainer(_TrlTrainer):  # type: ignore[misc]
     def _new_stream(
         self, policy: Policy, group: WorkerGroup, prompts: PromptStream, actor: torch.nn.Module
     ) -> RolloutStream:
-        training = OwnTraining(actor.state_dict())
-        inputs = RunInput(
+        return policy_stream(
             policy,
-            policy.batch,
+            group,
+            PromptSource(lambda number: prompts.draw(), 1),
+            actor,
             MachineSetup(
                 clear_kv_cache_on_weight_sync=self._oppo_clear_kv, max_scoring_tokens=MAX_SCORING_TOKENS
             ),
-            group,
-            PromptSource(lambda number: prompts.draw(), 1),
-            training,
-            None,
             int(self.args.response_length),
-            sys.maxsize,  # TRL's loop ends it
-            lock_step=False,
-            replays=False,
-            own_loop=True,
         )
-        return RolloutStream(inputs, training, actor)
 
     def _new_group(
         self, engine: TorchActor, policy: Policy, device: torch.device, pad_token_id: int

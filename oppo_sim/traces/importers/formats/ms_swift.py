@@ -1,12 +1,13 @@
 """ms-swift: ``completions.jsonl`` (an object of columns a logged step, text), and its ``logging.jsonl``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from oppo_sim.traces.importers.completions import completion_rollout, note_several_rewards
 from oppo_sim.traces.importers.formats.trl import IMPORTER as TRL
 from oppo_sim.traces.importers.importer import Importer, Peek
-from oppo_sim.traces.importers.places import Place, short_id
+from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import json_records
 
@@ -27,41 +28,17 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
         # Not every column has a value for each row: what a run adds may be of part of them.
         whole = {name: each for name, each in columns.items() if isinstance(each, list) and len(each) == rows}
         scores = [name for name, each in whole.items() if name not in _OTHER and _of_numbers(each)]
-        if len(scores) > 1 and "reward" not in reading.options.fields:
-            reading.notes[
-                f"rewards are left empty, since there are several ({', '.join(scores[:6])}): name one with"
-                " --field reward=NAME"
-            ] += 1
+        note_several_rewards(scores, reading)
         for row in range(rows):
             first += 1
             record = {name: values[row] for name, values in whole.items()}
-            yield _rollout(record, Place(path, first, "row"), reading, scores)
+            yield completion_rollout(record, Place(path, first, "row"), reading, scores, reading.prompt_from)
 
 
 def _of_numbers(values: list[Any]) -> bool:
     numbers = [each for each in values if each is not None]
     return bool(numbers) and all(
         isinstance(each, int | float) and not isinstance(each, bool) for each in numbers
-    )
-
-
-def _rollout(record: Mapping[str, Any], place: Place, reading: Reading, scores: list[str]) -> Rollout:
-    text = reading.pick(record, place, "response", "completion")
-    tokens, reason = reading.response_from(place.text(text, "completion"))
-    prompt: Any = reading.pick(record, place, "prompt", "prompt")
-    named = reading.name(record, place, "prompt_id")
-    words = place.text(prompt, "prompt") if prompt is not None else None
-    step = reading.pick(record, place, "step", "step")
-    return Rollout(
-        line=place.line,
-        response_length=tokens,
-        prompt_length=None if words is None else reading.prompt_from(words),
-        step=None if step is None else place.whole(step, "step"),
-        prompt_id=short_id(words) if named is None and words is not None else named,
-        sample_id=reading.name(record, place, "sample_id"),
-        finish_reason=reason,
-        reward=reading.reward(record, place, *(scores if len(scores) == 1 else ())),
-        reason_inferred=True,
     )
 
 

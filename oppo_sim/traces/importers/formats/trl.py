@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from oppo_sim.errors import OppoError
+from oppo_sim.traces.importers.completions import completion_rollout, note_several_rewards
 from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.options import MetricNames
-from oppo_sim.traces.importers.places import short_id
 from oppo_sim.traces.importers.reading import Reading, Rollout
 from oppo_sim.traces.importers.rows import parquet_rows, parquet_schema
 
@@ -25,30 +25,11 @@ def _read(path: Path, reading: Reading) -> Iterator[Rollout]:
     import pyarrow as pa
 
     numeric = [each.name for each in schema if pa.types.is_floating(each.type) and each.name not in _OWN]
-    if len(numeric) > 1 and "reward" not in reading.options.fields:
-        reading.notes[
-            f"rewards are left empty, since there are several ({', '.join(numeric[:6])}): name one with"
-            " --field reward=NAME"
-        ] += 1
+    note_several_rewards(numeric, reading)
     for place, record in parquet_rows(
         path, [name for name in schema.names if _wanted(name, numeric, reading)]
     ):
-        text = place.text(reading.pick(record, place, "response", "completion"), "completion")
-        tokens, reason = reading.response_from(text)
-        prompt: Any = reading.pick(record, place, "prompt", "prompt")
-        named = reading.name(record, place, "prompt_id")
-        words = place.text(prompt, "prompt") if prompt is not None else None
-        yield Rollout(
-            line=place.line,
-            response_length=tokens,
-            prompt_length=None if words is None else reading.chat_prompt_from(words),
-            step=reading.whole(record, place, "step", "step"),
-            prompt_id=short_id(words) if named is None and words is not None else named,
-            sample_id=reading.name(record, place, "sample_id"),
-            finish_reason=reason,
-            reward=reading.reward(record, place, *(numeric if len(numeric) == 1 else ())),
-            reason_inferred=True,
-        )
+        yield completion_rollout(record, place, reading, numeric, reading.chat_prompt_from)
 
 
 def _wanted(name: str, numeric: list[str], reading: Reading) -> bool:

@@ -6,12 +6,9 @@ from typing import Any
 
 from oppo_sim.report.labels import counted
 from oppo_sim.runs.evaluate import seconds_a_step
-from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.resolve import Resolver
-from oppo_sim.tune.frameworks.catalog import framework
-from oppo_sim.tune.request import TuneRequest, seeds_of
-from oppo_sim.tune.space import Space, build_space
-from oppo_sim.tune.worlds import build_worlds
+from oppo_sim.tune.prepare import prepared
+from oppo_sim.tune.request import TuneRequest
 
 
 @dataclass(frozen=True)
@@ -61,23 +58,17 @@ class SearchPlan:
 
 def planned(request: TuneRequest) -> SearchPlan:
     """Check a request as ``tune`` does, and time one run. Raises OppoError for what cannot be searched."""
-    scenario = loaded_scenario(request.scenario, request.overrides).for_steps(request.steps)
-    seeds = seeds_of(request, scenario)
-    runs_on = None if request.framework is None else framework(request.framework)
-    space: Space = build_space(
-        scenario, request.policies, request.space, request.constraints.max_deferrals, runs_on
-    )
-    steps = scenario.steps if request.steps is None else request.steps
-    worlds = build_worlds(scenario, request.worlds)
+    search = prepared(request)
+    scenario, seeds, space, steps = search.scenario, search.seeds, search.space, search.steps
     trials = int(min(request.trials, sum(map(space.size, space.policies))))
-    runs = trials * len(seeds.search) * len(worlds)
+    runs = trials * len(seeds.search) * len(search.worlds)
     processes = max(1, min(request.jobs or os.cpu_count() or 1, runs))
     a_step, engine = seconds_a_step(Resolver(scenario, steps=steps).resolve({}).request)
     return SearchPlan(
         scenario.name,
         space.described(),
         dict(space.left_out),
-        tuple(world.name for world in worlds),
+        tuple(world.name for world in search.worlds),
         len(seeds.search),
         len(seeds.fresh),
         steps,

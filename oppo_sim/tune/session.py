@@ -16,7 +16,6 @@ from oppo_sim.runs.execute import Executor, Runner
 from oppo_sim.runs.machine import EXACT, MachineDraws
 from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.edges import edge_records, edge_sentences
 from oppo_sim.sweep.resolve import Resolver
 from oppo_sim.tune import advice as words
@@ -36,8 +35,9 @@ from oppo_sim.tune.check import (
 )
 from oppo_sim.tune.commands import next_commands
 from oppo_sim.tune.drawn import on_draws
-from oppo_sim.tune.frameworks.catalog import advice_of, framework
+from oppo_sim.tune.frameworks.catalog import advice_of
 from oppo_sim.tune.frameworks.facts import recommended
+from oppo_sim.tune.prepare import prepared
 from oppo_sim.tune.request import (
     MEASURED_BY,
     UNIT_TEXT,
@@ -48,10 +48,9 @@ from oppo_sim.tune.request import (
     identity,
     kv_limit,
     limit_text,
-    seeds_of,
 )
 from oppo_sim.tune.search import Ended, SearchProblem, search
-from oppo_sim.tune.space import Space, build_space
+from oppo_sim.tune.space import Space
 from oppo_sim.tune.trials import (
     Infeasible,
     Interaction,
@@ -63,7 +62,7 @@ from oppo_sim.tune.trials import (
     mean_cost,
     require_optuna,
 )
-from oppo_sim.tune.worlds import NOMINAL, Bench, World, build_worlds
+from oppo_sim.tune.worlds import NOMINAL, Bench, World
 
 SENSITIVITY_SEEDS = 5
 
@@ -94,12 +93,9 @@ def run_tuning(request: TuneRequest, progress: OnProgress = unheard) -> Tuned:
     require_optuna()
     executor = Executor(request.executor, request.jobs, request.ray_address)
     forget()
-    scenario = loaded_scenario(request.scenario, request.overrides).for_steps(request.steps)
-    seeds = seeds_of(request, scenario)
-    runs_on = None if request.framework is None else framework(request.framework)
-    space = build_space(scenario, request.policies, request.space, request.constraints.max_deferrals, runs_on)
-    steps = scenario.steps if request.steps is None else request.steps
-    worlds = build_worlds(scenario, request.worlds)
+    wanted = prepared(request)
+    scenario, seeds, space = wanted.scenario, wanted.seeds, wanted.space
+    worlds, steps = wanted.worlds, wanted.steps
     # Draws of the machine are of the scenario as given.
     resolvers = [
         Resolver(world.scenario, steps=steps, draws=request.draws if number == 0 else 0, drawn=world.draw)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.linear import LinearEngine, LinearStage, LinearTraining
-from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
+from oppo_sim.model.counterfactual import UNCHANGED, Counterfactual
 from oppo_sim.model.run import ModelInput, run_model
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.policies import Batch, Policy
@@ -109,7 +109,7 @@ def run(
     machine: MachineSetup | None = None,
     costs: Costs | None = None,
     rewards: RewardConfig | list[float] | None = None,
-    counterfactual: Counterfactual = ACTUAL,
+    counterfactual: Counterfactual = UNCHANGED,
     timeline: tuple[int, int] | None = None,
     recorded_timing: list[dict[str, float]] | None = None,
     waits: list[tuple[ToolWait, ...]] | None = None,

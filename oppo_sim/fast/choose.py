@@ -23,7 +23,7 @@ from oppo_sim.fast.compiled_run import (
 from oppo_sim.fast.compiling import ROLLOUT_S, Chooser, end_beside
 from oppo_sim.fast.cost_tables import not_covered
 from oppo_sim.fast.state import Kept, most_in_flight
-from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
+from oppo_sim.model.counterfactual import UNCHANGED, Counterfactual
 from oppo_sim.model.run import ModelInput, run_model
 from oppo_sim.results.sinks import FrameSink, Sink, SummarySink
 from oppo_sim.scenario.build import Setup
@@ -48,7 +48,7 @@ def run_summary(
     *,
     engine: Engine = "auto",
     score_granularity: str | None = None,
-    counterfactual: Counterfactual = ACTUAL,
+    counterfactual: Counterfactual = UNCHANGED,
 ) -> tuple[SummarySink, str]:
     """Run a scenario for the moments of its step columns after the warm-up; also says which engine ran.
 
@@ -72,7 +72,7 @@ def run_columns(
     *,
     engine: Engine = "auto",
     score_granularity: str | None = None,
-    counterfactual: Counterfactual = ACTUAL,
+    counterfactual: Counterfactual = UNCHANGED,
     progress: Callable[[int], None] | None = None,
 ) -> StepColumns:
     """Run a scenario for its whole step table. ``progress`` is told now and then how many steps are done.
@@ -103,18 +103,18 @@ def run_into(
     """Run a scenario into a sink, which gets the rows of rollouts if ``rollouts``; returns the timeline of
     ``timeline_steps`` (first and last). Compiled runs give their rows some steps at a time. Raises as
     ``run_summary``."""
-    choice = _choice(setup, engine, None, ACTUAL)
+    choice = _choice(setup, engine, None, UNCHANGED)
     onward = Onward(sink)
     if choice != COMPILED:
-        trace = _run_model(setup, onward, None, ACTUAL, choice, timeline_steps)
+        trace = _run_model(setup, onward, None, UNCHANGED, choice, timeline_steps)
         if trace is not None:
             return trace
         onward.again()
     kept = Kept(rollouts, timeline_steps)
-    trace = compiled_into(setup, onward, None, ACTUAL, kept)
+    trace = compiled_into(setup, onward, None, UNCHANGED, kept)
     if trace is None:
         onward.again()  # the model says what is wrong, after the steps that were done
-        trace = _run_model(setup, onward, None, ACTUAL, SIMPY, timeline_steps)
+        trace = _run_model(setup, onward, None, UNCHANGED, SIMPY, timeline_steps)
     assert trace is not None
     return trace
 
@@ -125,7 +125,7 @@ def engine_of(setup: Setup) -> str:
 
 
 def why_not(
-    setup: Setup, *, score_granularity: str | None = None, counterfactual: Counterfactual = ACTUAL
+    setup: Setup, *, score_granularity: str | None = None, counterfactual: Counterfactual = UNCHANGED
 ) -> str | None:
     """What the kernel does not cover in this run, as a sentence; None: it covers it."""
     policy = policy_of(setup, score_granularity)

@@ -14,7 +14,7 @@ from oppo_sim.fast.memory import Memory
 from oppo_sim.fast.output import numbers, rollout_rows, split_histograms, step_rows, timeline
 from oppo_sim.fast.policy_calls import PolicyCalls, compiled_kind, own_methods
 from oppo_sim.fast.state import STEPS_ONLY, Kept, make_state
-from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
+from oppo_sim.model.counterfactual import UNCHANGED, Counterfactual
 from oppo_sim.policies.interface import Policy
 from oppo_sim.results.sinks import Moments, Sink, SummarySink
 from oppo_sim.results.spans import Marker, Span
@@ -324,5 +324,5 @@ def _load(say: Callable[[], None], *, beside: bool) -> Any:
 def _compile() -> None:
     """Call each entry of the kernel once, with the types that all calls have."""
     setup = build_setup(load_scenario("paper-stackexchange-7b", ["warmup_steps=0"]), steps=2)
-    compiled_columns(setup, None, ACTUAL, None)
-    compiled_summary(setup, None, ACTUAL)
+    compiled_columns(setup, None, UNCHANGED, None)
+    compiled_summary(setup, None, UNCHANGED)

@@ -17,4 +17,5 @@ class Counterfactual:
     """A round, a piece and its way to the scorer cost no seconds of their own (``costs.terms``, the link)."""
 
 
-ACTUAL = Counterfactual()
+UNCHANGED = Counterfactual()
+"""What is simulated without a counterfactual."""

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from oppo_sim.costs.interface import Costs
-from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
+from oppo_sim.model.counterfactual import UNCHANGED, Counterfactual
 from oppo_sim.model.machine import Machine
 from oppo_sim.model.prefixes import shared_tokens
 from oppo_sim.model.rollout import Rollout
@@ -64,7 +64,7 @@ class ModelInput:
     cursor: RowCursor
     rewards: BatchRewards
     steps: int
-    counterfactual: Counterfactual = ACTUAL
+    counterfactual: Counterfactual = UNCHANGED
     timeline_steps: tuple[int, int] | None = None
     """First and last step whose spans are recorded; None: no timeline."""
     recorded_timing: Recorded = None

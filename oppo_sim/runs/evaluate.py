@@ -20,14 +20,13 @@ from oppo_sim.costs.interface import Costs
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import HaltError, OppoError
 from oppo_sim.manifest import versions
-from oppo_sim.model.counterfactual import ACTUAL, Counterfactual
+from oppo_sim.model.counterfactual import UNCHANGED, Counterfactual
 from oppo_sim.plain_json import plain
 from oppo_sim.policies.registry import source_digest
 from oppo_sim.results.summary import run_totals
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.kept import Kept
-from oppo_sim.runs.request import ACTUAL as ACTUAL_RUN
-from oppo_sim.runs.request import RunRequest, RunResult, request_of
+from oppo_sim.runs.request import ACTUAL, RunRequest, RunResult, request_of
 from oppo_sim.scenario.build import Parts, Setup, build_parts, build_setup, build_trace, cost_context
 from oppo_sim.scenario.schema import Scenario, remember_origin
 from oppo_sim.traces.on_policy import on_policy_length_mean
@@ -38,13 +37,13 @@ from oppo_sim.traces.replay import Replay
 class Variant:
     """What a counterfactual run leaves out or does otherwise."""
 
-    counterfactual: Counterfactual = ACTUAL
+    counterfactual: Counterfactual = UNCHANGED
     score_granularity: str | None = None
     """None: the policy's own."""
 
 
 VARIANTS: Final[Mapping[str, Variant]] = {
-    ACTUAL_RUN: Variant(),
+    ACTUAL: Variant(),
     "batch_scoring": Variant(score_granularity="batch"),
     "free_recompute": Variant(Counterfactual(free_recompute=True)),
     "no_contention": Variant(Counterfactual(no_contention=True)),

@@ -3,16 +3,16 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from oppo_real.validate.accuracy import Prediction, PredictionAccuracy, Speedup
+from oppo_real.validate.accuracy import Prediction, PredictionAccuracy
+from oppo_real.validate.sentences import interval, sentences
 from oppo_real.validate.session import Validated
 from oppo_real.validate.views import STAGES
 from oppo_sim.cli.progress import say_notes
-from oppo_sim.columns import DISTRIBUTIONS, TOKENS_SCORED
+from oppo_sim.columns import DISTRIBUTIONS
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import NOTHING, format_percent, format_signed, significant
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 FORMAT: Final = "oppo-validation/1"
 LEAST_SHARE: Final = 0.001
 """Of the step: stages below it on both sides are left out of tables (not of the JSON)."""
-_SCORED_AGAIN: Final = (
-    "; a vLLM scorer whose KV cache is too small computes again what other pieces drove out of it, and which"
-    " those are hangs on moments: raise kv_cache_memory_bytes in real.scorer_args, or lower policy.overcommit"
-)
 Rows = list[tuple[str, ...]]
 
 
@@ -135,9 +131,9 @@ def speedup_rows(found: PredictionAccuracy) -> Rows:
         (
             one.policy,
             f"{significant(one.predicted)}×" if one.settled else "not predicted",
-            _interval(one.predicted_low, one.predicted_high),
+            interval(one.predicted_low, one.predicted_high),
             f"{significant(one.measured)}×",
-            _interval(one.measured_low, one.measured_high),
+            interval(one.measured_low, one.measured_high),
             format_signed(one.error) if one.settled else NOTHING,
         )
         for one in found.speedups
@@ -213,77 +209,6 @@ def share_rows(found: PredictionAccuracy, name: str) -> tuple[tuple[str, ...], R
         for missing in (longest - len(parts),)
     ]
     return ("policy", name, *map(str, range(longest))), rows if longest > 1 else []
-
-
-def _interval(low: float, high: float) -> str:
-    return f"{significant(low)} to {significant(high)}" if isfinite(low) and isfinite(high) else NOTHING
-
-
-def sentences(validated: Validated) -> Iterator[str]:
-    """What the tables come to."""
-    found = validated.comparison
-    for one in found.unsettled:
-        low, high = one.calibrated
-        yield (
-            f"{one.policy}: the calibration disagrees with itself: drawn anew it gives a speed-up from"
-            f" {low:.2f} to {high:.2f}, so nothing is predicted; measure on a"
-            " quieter machine, or with more --budget-s and --repeats"
-        )
-    if not found.unsettled:
-        tau, regret = significant(found.rank_agreement), format_percent(found.regret)
-        yield f"rank agreement of the policies by step time (Kendall's tau): {tau}"
-        if apart := found.told_apart:
-            ordered = sum(not pair.swapped for pair in apart)
-            yield f"pairs that the repeats tell apart, in the predicted order: {ordered} of {len(apart)}"
-        for pair in found.swaps:
-            verdict = "" if pair.told_apart else "; the repeats do not tell them apart"
-            yield (
-                f"in the other order: a step of {pair.first} over one of {pair.second} is"
-                f" {pair.predicted:.3f} as predicted, {pair.measured:.3f}"
-                f" ({_interval(pair.low, pair.high)}) as measured{verdict}"
-            )
-        yield f"regret of the policy that is predicted fastest: {regret} of the best step"
-    if settled := [one for one in found.speedups if one.settled]:
-        worst: Speedup = max(settled, key=lambda one: abs(one.error))
-        yield f"largest error of a predicted speed-up: {format_signed(worst.error)} ({worst.policy})"
-        if all(isfinite(one.predicted_low) for one in settled):
-            held = sum(one.predicted_low <= one.measured <= one.predicted_high for one in settled)
-            yield f"predicted intervals that hold the measured speed-up: {held} of {len(settled)}"
-    if validated.profile is not None:
-        for policy in found.stages:
-            stage, share = found.largest_error(policy)
-            yield f"{policy}: the error of {stage} moves the step most, by {format_signed(share)} of it"
-    for policy, name, cell in found.unlike_work:
-        yield (
-            f"{policy}: {name} is {significant(cell.predicted)} a step as predicted,"
-            f" {significant(cell.measured)} as measured: what is predicted is other work"
-        ) + (_SCORED_AGAIN if name == TOKENS_SCORED and cell.measured > cell.predicted else "")
-    if validated.profile is not None:
-        factor = validated.profile.contention_factor
-        yield f"interference of decoding beside scoring: {significant(factor) if factor else 'not known'}"
-        slices, slowed = validated.profile.time_slices, validated.profile.slowdowns
-        if slowed is not None and validated.request.scenario.placement.scoring == "separate":
-            yield (
-                f"on cores of their own: decoding takes {significant(slowed.decode)} times as long beside"
-                f" scoring, scoring {significant(slowed.score)} times beside decoding"
-            )
-        if slices is not None and validated.request.scenario.placement.takes_turns:
-            yield (
-                f"in turns on one device: {significant(slices.interference)}, and"
-                f" {significant(1e3 * slices.turn_s)} ms more an iteration of decoding"
-            )
-    loads = [run.load for run in validated.runs if run.load is not None]
-    if loads:
-        yield (
-            f"load of the machine when the runs began: {significant(min(loads))} to {significant(max(loads))}"
-            " processes"
-        )
-    shares = [run.core_share for run in validated.runs if run.core_share is not None]
-    if shares:
-        span = f"{format_percent(min(shares))} to {format_percent(max(shares))}"
-        yield (
-            f"share of its core that a busy process got just before a run: {span} (100 % on a quiet machine)"
-        )
 
 
 # ---- terminal ----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.report.terminal import say, told
 
 if TYPE_CHECKING:
-    from oppo_sim.scenario.fresh import Wanted
+    from oppo_sim.scenario.fresh_sections import Wanted
 
 
 @click.group()
@@ -113,7 +113,8 @@ def _wanted(**given: "str | int | None") -> "Wanted":
     UsageError where model or GPUs are missing and nobody can be asked."""
     from oppo_sim.costs.devices import find_device
     from oppo_sim.costs.models import find_model
-    from oppo_sim.scenario.fresh import DEFAULT_ENGINE, ENGINES, Wanted, check_engine
+    from oppo_sim.scenario.fresh import DEFAULT_ENGINE, check_engine
+    from oppo_sim.scenario.fresh_sections import ENGINES, Wanted
     from oppo_sim.tune.frameworks.catalog import framework
 
     asks = _on_terminal()

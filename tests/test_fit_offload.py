@@ -138,7 +138,7 @@ def test_a_run_that_trains_an_unknown_part_of_its_batch_is_written_with_its_offl
     result = fit(log, scenario, draws=50, fit_steps=8)
     assert any("how many were trained is not logged" in note for note in result.notes)
     (part,) = result.parts
-    assert part.features.untold
+    assert part.features.trained_unknown
     assert OFFLOAD in result.posterior.terms
     assert result.point.update_actor_s > 0.3 * part.features.offload["update_actor"]
 

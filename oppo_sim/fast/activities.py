@@ -228,7 +228,7 @@ def rerate_all(s: State) -> None:
 
 @compiled
 def ended(s: State, actor: int) -> float:
-    """``Runner._fire`` but for who is told; returns the end (seconds)."""
+    """``Runner._fire`` but for who is notified; returns the end (seconds)."""
     runner = runners_in(s)[actor]
     at = runner.end
     runner.running = 0

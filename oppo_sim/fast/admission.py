@@ -201,7 +201,7 @@ def readmit(s: State) -> None:
 
 @compiled
 def shelf_place(s: State, number: int, at: int) -> int:
-    """Where a dropped group lies. Those asked for one after the other mostly lie side by side, so the search
+    """Where a dropped group lies. Those looked up one after the other mostly lie side by side, so the search
     begins at ``at``, where the last one was."""
     for _ in range(s.shelved):
         if shelf_groups_in(s)[at].id == number:

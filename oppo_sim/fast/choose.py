@@ -75,8 +75,8 @@ def run_columns(
     counterfactual: Counterfactual = UNCHANGED,
     progress: Callable[[int], None] | None = None,
 ) -> StepColumns:
-    """Run a scenario for its whole step table. ``progress`` is told now and then how many steps are done.
-    Raises as ``run_summary``."""
+    """Run a scenario for its whole step table. ``progress`` is called now and then with the steps
+    done. Raises as ``run_summary``."""
     choice = _choice(setup, engine, score_granularity, counterfactual)
     while True:
         frames = FrameSink(keep_rollouts=False)
@@ -120,7 +120,7 @@ def run_into(
 
 
 def engine_of(setup: Setup) -> str:
-    """The engine that ``auto`` takes for a run, as far as can be told beforehand."""
+    """The engine that ``auto`` takes for a run, as far as it is known beforehand."""
     return COMPILED if why_not(setup) is None else SIMPY
 
 
@@ -145,7 +145,7 @@ def lacks_kernel() -> bool:
 
 
 def will_load() -> bool:
-    """Runs of this process were made on SimPy only because loading the kernel was not worth it yet."""
+    """Runs of this process were made on SimPy only because loading the kernel did not pay yet."""
     return _chooser.will_load and not is_loaded()
 
 

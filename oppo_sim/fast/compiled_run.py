@@ -275,12 +275,14 @@ def _block(setup: Setup, kept: Kept) -> int:
 
 
 def _count_extrapolations(setup: Setup, memory: Memory) -> None:
-    """As ``RangeCounter.note`` was told by the cost models."""
+    """As the cost models report to ``RangeCounter.note``."""
     counter = range_counter(setup.costs)
     if counter is None:
         return
     for table, (count, first, second) in zip(
-        ("decode", "prefill", "score", "score_ref", "training"), memory.tables["asked"].tolist(), strict=True
+        ("decode", "prefill", "score", "score_ref", "training"),
+        memory.tables["extrapolated"].tolist(),
+        strict=True,
     ):
         if not count:
             continue

@@ -1,7 +1,7 @@
 """Whether the compiled kernel is there, and compiling it beside other work: nobody waits for the compiler.
 
 The kernel's machine code lies in a folder of its own under the user's cache (``OPPO_CACHE_DIR`` names another
-place). The folder's name stands for everything that the code depends on: interpreter, numba, processor and
+place). The folder's name is a digest of what the code depends on: interpreter, numba, processor and
 the kernel's source files, wherever these lie: installations of one version share it. One process compiles at
 a time, whatever the number of those that want it.
 """
@@ -71,7 +71,7 @@ def is_compiled() -> bool:
 
 
 class Chooser:
-    """Says, run by run, whether the kernel is worth its loading in this process."""
+    """Decides, run by run, whether loading the kernel pays in this process."""
 
     def __init__(self) -> None:
         self._spent = 0.0
@@ -82,7 +82,7 @@ class Chooser:
         """True if a run that SimPy would make in about ``expected_s`` seconds is to be compiled now.
 
         Nobody waits: where nothing is compiled yet, the answer is no, and the compiler is started beside the
-        run if the work is worth it.
+        run if that pays.
         """
         work = self._spent + expected_s
         if is_compiled():
@@ -102,7 +102,7 @@ class Chooser:
 
     @property
     def will_load(self) -> bool:
-        """Runs were made on SimPy, of which the next ones are worth loading what is compiled."""
+        """Runs were made on SimPy, and for the next ones loading what is compiled pays."""
         return self._spent > 0 and is_compiled()
 
     def became_ready(self, left_s: float) -> bool:
@@ -169,7 +169,7 @@ def mark_compiled() -> None:
 
 
 def _key() -> str:
-    """Stands for all that the machine code depends on."""
+    """Digest of all that the machine code depends on."""
     about = [source_digest(), sys.version, _processor()]
     about += [version(name) for name in ("numba", "llvmlite", "numpy")]
     return hashlib.blake2b("\n".join(about).encode(), digest_size=8).hexdigest()

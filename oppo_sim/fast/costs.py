@@ -16,8 +16,8 @@ from oppo_sim.fast.records import (
     TRAINING_RANGE,
     Array,
     State,
-    asked_in,
     compiled,
+    extrapolated_in,
     parts_in,
     rule,
     stage_s_in,
@@ -39,9 +39,9 @@ above_noise = rule(formulas.above_noise)
 @compiled
 def note_range(s: State, table: int, first: float, second: float) -> None:
     """``RangeCounter.note``."""
-    if asked_in(s)[table, 0] == 0:
-        asked_in(s)[table, 1], asked_in(s)[table, 2] = first, second
-    asked_in(s)[table, 0] += 1
+    if extrapolated_in(s)[table, 0] == 0:
+        extrapolated_in(s)[table, 1], extrapolated_in(s)[table, 2] = first, second
+    extrapolated_in(s)[table, 0] += 1
 
 
 @compiled
@@ -119,12 +119,12 @@ def forward(s: State, index: int, tokens: float, pairs: float) -> Forward:
             min(1.0, memory / seconds),
             min(1.0, arithmetic / seconds),
         )
-    told = part.fixed + part.per_token * tokens + part.per_pair * pairs
+    linear_s = part.fixed + part.per_token * tokens + part.per_pair * pairs
     if part.kind == LINEAR:
-        return told, 0.0, 0.0, part.memory, part.arithmetic
+        return linear_s, 0.0, 0.0, part.memory, part.arithmetic
     seconds = table_seconds(s, part, tokens, pairs)
     # Of a table these are seconds in which the device has a kernel; 0: in all.
-    share = min(1.0, told / seconds) if told > 0.0 else 1.0
+    share = min(1.0, linear_s / seconds) if linear_s > 0.0 else 1.0
     return seconds, 0.0, 0.0, share * part.memory, share * part.arithmetic
 
 

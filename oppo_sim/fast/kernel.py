@@ -43,8 +43,8 @@ advance = _entry(source_digest()[:15])
 """``advance(states, until)`` runs the one record of ``states`` until ``until`` steps are done; their rows are
 in ``out`` from row ``states["row"]`` on.
 
-To be called again with a higher ``until``, or after the policy was asked: the run goes on where it was.
-Returns OK, ASK_MODEL, NO_ROOM, or what the policy is asked: PLAN, ARRANGE, SELECT or DROP."""
+To be called again with a higher ``until``, or after the policy decided: the run goes on where it was.
+Returns OK, ASK_MODEL, NO_ROOM, or what the policy has to decide: PLAN, ARRANGE, SELECT or DROP."""
 
 
 def _add_moments(rows: Array, moments: Array) -> None:

@@ -84,11 +84,11 @@ class PolicyCalls:
         self._group_ids = memory.tables["groups"]["id"]
         self._rows = memory.tables["out"].view(np.float64).reshape(len(memory.tables["out"]), -1)
         self._observed = 0
-        """Steps that the policy has been told of."""
-        self._is_asked = compiled_kind(policy) is None
+        """Steps that the policy has observed."""
+        self._decides = compiled_kind(policy) is None
         self._has_tools = setup.replay.waits is not None
         own = own_methods(policy, Policy)
-        self._arranges = self._is_asked and "arrange" in own
+        self._arranges = self._decides and "arrange" in own
         shipped = policy if isinstance(policy, ShippedPolicy) else None
         self._learns = _learns(shipped) if shipped else "observe" in own
         self._paced = shipped if shipped and _takes_pace(shipped) else None
@@ -101,7 +101,7 @@ class PolicyCalls:
         self._records = records
         first = records.NAMES.index(timing("gen"))
         self._timed = slice(first, first + len(_TIMED))
-        self._told = itemgetter(*(records.NAMES.index(name) for name in _REPORTED))
+        self._reported = itemgetter(*(records.NAMES.index(name) for name in _REPORTED))
         self._pace = [records.NAMES.index(name) for name in (timing("step"), TOKENS_TRAINED, REWARD_MEAN)]
         self._respond: dict[int, Callable[[], None]] = {
             records.PLAN: self._ask_plan,
@@ -115,16 +115,16 @@ class PolicyCalls:
         answer."""
         kernel, states, step = self._kernel, self._memory.states, self._state["step"]
         while True:
-            # A policy that is asked for its plan is told of the step before then.
-            one_by_one = self._learns and not self._is_asked
+            # A policy that plans observes the step before then.
+            one_by_one = self._learns and not self._decides
             code = kernel.advance(states, step[0] + 1 if one_by_one else until)
             if code in self._respond:
                 if code == self._records.PLAN:
-                    self._tell()
+                    self._observe()
                 self._respond[code]()
                 continue
             if code == self._records.OK:
-                self._tell()
+                self._observe()
                 if step[0] < until:
                     continue
             return int(code)
@@ -222,7 +222,7 @@ class PolicyCalls:
             }
         return pool
 
-    # ---- what it is asked ----------------------------------------------------------------------------------
+    # ---- its decisions -------------------------------------------------------------------------------------
 
     def _ask_plan(self) -> None:
         state, policy, batch = self._state, self._policy, self._batch
@@ -311,10 +311,10 @@ class PolicyCalls:
             self._memory.put(name, np.zeros(2 * len(values), dtype=np.int64))
         self._memory.tables[name][: len(values)] = values
 
-    # ---- what it is told -----------------------------------------------------------------------------------
+    # ---- what it observes ----------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
-        """Tell the policy of the step that has ended, if there is one since."""
+    def _observe(self) -> None:
+        """Let the policy observe the step that has ended, if there is one since."""
         state, step = self._state, self._observed
         if step == state["step"][0] or not self._learns:
             return
@@ -326,7 +326,7 @@ class PolicyCalls:
             self._set_knobs(self._paced)
             return
         values = self._rows[row].tolist()
-        reward, tokens, deferred, surplus, overcommit, chunk_size = self._told(values)
+        reward, tokens, deferred, surplus, overcommit, chunk_size = self._reported(values)
         policy = self._policy
         policy.observe(
             StepReport(
@@ -345,7 +345,7 @@ class PolicyCalls:
             self._set_knobs(policy)
 
     def _set_knobs(self, policy: ShippedPolicy) -> None:
-        if not self._is_asked:
+        if not self._decides:
             self._state["next_chunk"][0] = policy.chunk_size
             if isinstance(policy, Refill):
                 self._state["next_delta"][0] = policy.overcommit

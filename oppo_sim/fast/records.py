@@ -48,8 +48,8 @@ def rule(function: Any, **rules: Any) -> Any:
 # ---- codes -------------------------------------------------------------------------------------------------
 
 OK, ASK_MODEL, NO_ROOM, PLAN, ARRANGE, SELECT, DROP = range(7)
-"""Why a run came back: it is there; the model has to say what is wrong; a buffer is full; the policy is
-asked."""
+"""Why a run came back: it is there; the model has to say what is wrong; a buffer is full; the policy has to
+decide."""
 BY_BATCH, BY_ROLLOUT, BY_CHUNK = range(3)
 GRANULARITIES = ("batch", "rollout", "chunk")
 SYNCHRONOUS, ONE_STEP_OFF, ASYNC = range(3)
@@ -317,7 +317,7 @@ TABLES: dict[str, Any] = {
     "terms": "f8",
     "tables": "f8",
     "stages": STAGE,
-    "asked": "f8",  # Of each measured table: extrapolated answers, and what was asked first (two numbers).
+    "extrapolated": "f8",  # Of each measured table: extrapolated queries, and the first (two numbers).
     "out": ROW,  # One row a step.
     "rollout_rows": "f8",  # Rows of ``ROLLOUT_COLUMNS``, one a trained rollout.
     "trace": "f8",  # Spans and markers: (what, index, stage, start, end, step, three numbers).
@@ -440,7 +440,7 @@ parts_in = _vector("parts")
 terms_in = _matrix("terms")
 tables_in = _vector("tables")
 stages_in = _vector("stages")
-asked_in = _matrix("asked")
+extrapolated_in = _matrix("extrapolated")
 out_in = _vector("out")
 rollout_rows_in = _matrix("rollout_rows")
 trace_in = _matrix("trace")

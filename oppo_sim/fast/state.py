@@ -62,7 +62,7 @@ def make_state(
     kept: Kept,
 ) -> Memory:
     """A run before its first step, for ``block`` rows at a time. ``room`` (1, …) scales the buffers whose
-    need is not known; ``asks``: methods of the policy that are asked."""
+    need is not known; ``asks``: methods of the policy that are called."""
     from oppo_sim.fast import records
 
     machine, batch, replay = setup.machine, setup.batch, setup.replay
@@ -272,7 +272,7 @@ def _trace_tables(setup: Setup, size: _Sizes, rewards: BatchRewards) -> Tables:
 def _output_tables(batch: Batch, block: int, room: int, kept: Kept) -> Tables:
     """Rows of ``block`` steps, of their rollouts, and the timeline."""
     return {
-        "asked": _zeros(5, 3),
+        "extrapolated": _zeros(5, 3),
         "out": _zeros(block),
         "rollout_rows": _zeros(block * batch.rollout_batch_size if kept.rollouts else 1, 20),
         "trace": _zeros((4096 if kept.timeline else 1) * room * room, 9),

@@ -59,9 +59,9 @@ def as_sampled(scenario: "Scenario", logs: Sequence["StepLog"]) -> tuple["Scenar
     """The scenario that generates in batches as the runs of its logs did, and a sentence that says so; as it
     is where each step of theirs generated one.
 
-    How many batches a step took tells what share of the groups was kept, and that the pass rate: of a
-    symmetric beta distribution, since counts tell one number. Rewards or a pass rate that the scenario has
-    are left as they are.
+    How many batches a step took gives the share of the groups that was kept, and that the pass rate: of a
+    symmetric beta distribution, since counts identify one number. Rewards or a pass rate that the scenario
+    has are left as they are.
     """
     counts = [count for log in logs for count in _counts(log, scenario)]
     if max(counts) == 1:
@@ -153,5 +153,5 @@ def in_batches(
         last = generated[:, -1]
         longest = last.argmax(axis=1)[:, None]
         np.put_along_axis(last, longest, np.maximum(last.max(axis=1)[:, None], round(slowest)), axis=1)
-    asked = np.concatenate((prompts, prompts[generator.integers(trained, size=others)]))
-    return generated, asked[places]
+    generating = np.concatenate((prompts, prompts[generator.integers(trained, size=others)]))
+    return generated, generating[places]

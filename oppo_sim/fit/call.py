@@ -57,7 +57,7 @@ def fit(
         draws: of the costs, for what stays unknown; ``seed``: of the draws.
         overrides: settings laid over every scenario that is given by name or path.
         folder: a folder to write, as ``oppo fit -o`` does; ``force`` replaces one. None: nothing is written.
-        progress: told what is being done (``oppo_sim.Progress``). True: lines on standard error.
+        progress: called with what is being done (``oppo_sim.Progress``). True: lines on standard error.
 
     Without a log, from a few known numbers: ``oppo_sim.observe``. Raises OppoError for logs and scenarios
     that cannot be of one run.
@@ -138,7 +138,7 @@ def observe(
         draws: of the costs that agree; ``seed``: of the draws.
         overrides: settings laid over the scenario.
         folder: a folder to write, as ``oppo fit -o`` does; ``force`` replaces one. None: nothing is written.
-        progress: told what is being done (``oppo_sim.Progress``). True: lines on standard error.
+        progress: called with what is being done (``oppo_sim.Progress``). True: lines on standard error.
 
     Raises OppoError for an unknown quantity, a number that cannot be, and where no costs agree.
     """

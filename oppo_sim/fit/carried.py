@@ -10,7 +10,7 @@ _OF_FRAMEWORKS: Final = ("april", "inter", "partial-rollout", "async")
 
 
 def carried(log: StepLog, scenario: Scenario) -> str | None:
-    """What to know where the log may be of such a run, which its figures do not tell; None elsewhere."""
+    """What to know where the log may be of such a run, which its figures do not show; None elsewhere."""
     policy = scenario.policy.name
     generates = any("gen" in stages for stages in log.covers.values())
     if policy not in _OF_FRAMEWORKS or log.framework == "oppo" or not generates:

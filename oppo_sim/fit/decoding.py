@@ -52,7 +52,7 @@ def _decoding(engine: EngineCost, factor: float) -> "Decoding":
 
 
 class Decoding:
-    """An engine's decode lines, each running count asked once."""
+    """An engine's decode lines, each running count queried once."""
 
     def __init__(self, engine: EngineCost) -> None:
         self._engine = engine
@@ -93,7 +93,7 @@ class Decoding:
         found: list[tuple[float, float, float]] = []
         kv = 0.0
         with warnings.catch_warnings():
-            # It is asked where lines begin, which is no iteration.
+            # It is queried where lines begin, which is no iteration.
             warnings.simplefilter("ignore", ProfileRangeWarning)
             while len(found) < _MOST_LINES:
                 line = self._engine.decode_line(running, kv)

@@ -120,7 +120,7 @@ def distance_beyond(fitted: Sequence[Features], held: Features) -> Floats:
 def walks_of_run(metrics: Mapping[str, Residuals], steps: Ints) -> dict[str, Walk]:
     """What the fitted ``steps`` of a run say of the walk of each of its metrics."""
     filtered = {name: _filtered(each, steps) for name, each in metrics.items()}
-    told: dict[str, Floats] = {}
+    evidence: dict[str, Floats] = {}
     believed: dict[str, Floats] = {}
     run = -0.5 * (_SHIFTS / _OF_RUN) ** 2
     for name, each in metrics.items():
@@ -128,11 +128,11 @@ def walks_of_run(metrics: Mapping[str, Residuals], steps: Ints) -> dict[str, Wal
         belief = np.exp(-0.5 * ((np.log(_RATIOS) - middle) / _OF_METRIC) ** 2)
         # Shifts × ratios: how probable a ratio is in a run of that shift, and with the residuals.
         believed[name] = belief / belief.sum(axis=1, keepdims=True) * filtered[name].weight
-        told[name] = np.log(believed[name].sum(axis=1))
-        run = run + told[name]
+        evidence[name] = np.log(believed[name].sum(axis=1))
+        run = run + evidence[name]
     found = {}
     for name, walk in filtered.items():
-        others = run - told[name]
+        others = run - evidence[name]
         weight = np.exp(others - others.max()) @ believed[name]
         found[name] = walk._replace(weight=weight / weight.sum())
     return found

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TYPICAL = 10
-"""Steps from whose seconds the size of a stage is told."""
+"""Steps from whose seconds the size of a stage is estimated."""
 FEWEST = 3
 """Steps below which nothing is held back."""
 _STAGES = 3
@@ -124,9 +124,9 @@ class FitResult:
 
     def __repr__(self) -> str:
         steps = sum(len(part.features) for part in self.parts)
-        told = sum(one.verdict == "told" for one in self.estimates)
+        identified = sum(one.verdict == "told" for one in self.estimates)
         logs = ", ".join(part.log.name for part in self.parts)
-        return f"FitResult({logs}: {steps} steps, {told} of {len(self.estimates)} terms told)"
+        return f"FitResult({logs}: {steps} steps, {identified} of {len(self.estimates)} terms told)"
 
     def _repr_html_(self) -> str:
         return self.terms.to_html(float_format=lambda value: f"{value:.4g}")

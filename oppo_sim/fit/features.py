@@ -53,7 +53,7 @@ _MOST_LENGTHS: Final = 3_000_000
 """Lengths drawn of a log from which on there are fewer draws a step, at least two."""
 _NO_TOOLS: Final = 2.0
 _MISMATCH: Final = 0.05
-_UNTOLD: Final = (
+_TRAINED_UNKNOWN: Final = (
     "mean lengths are of other rollouts than the tokens of a step, as where groups are filtered, and how many"
     " were trained is not logged: seconds of updates are taken to be of the whole batch"
 )
@@ -94,14 +94,14 @@ class Features:
     """By training stage."""
     spread: Floats
     """Relative standard deviation of the decode seconds over the drawn lengths."""
-    longest_told: bool
+    longest_logged: bool
     """The log says how long the longest response was, or all of them."""
     longest: Floats
     """Response tokens of the longest rollout, and tokens of the whole batch: for the naive line."""
     tokens: Floats
     tools: bool
     """Rollouts call tools, whose output counts as response but is not decoded."""
-    untold: bool
+    trained_unknown: bool
     """Not all that was generated is trained, and the log does not say how many are."""
     has_host: bool
     """The cost model holds seconds of a host that a factor can change."""
@@ -186,12 +186,12 @@ def build_features(
             reason = reason or f"step {int(row[STEP])}: {error}"
     if not shapes:
         raise OppoError(f"{log.name} has no step whose lengths can be; {reason}")
-    untold = any(shape.others and ROLLOUTS_TRAINED not in kept.frame for shape in shapes)
-    said = (_UNTOLD if untold else None, batches_note(kept, scenario))
+    trained_unknown = any(shape.others and ROLLOUTS_TRAINED not in kept.frame for shape in shapes)
+    said = (_TRAINED_UNKNOWN if trained_unknown else None, batches_note(kept, scenario))
     kept = replace(kept, notes=(*kept.notes, *(note for note in said if note is not None)))
     kept = _left_out(kept, failed, "step whose mean, maximum and minimum no lengths can have")
     features = _features(kept, shapes, parts, round_size_of(log, scenario))
-    return replace(features, untold=untold, parameters=_parameters(scenario)), kept
+    return replace(features, trained_unknown=trained_unknown, parameters=_parameters(scenario)), kept
 
 
 def _parameters(scenario: Scenario) -> float:
@@ -222,11 +222,11 @@ def _features(log: StepLog, shapes: list["_StepShape"], parts: Parts, round_size
         pieces=by_worker[:, :, 2],
         stages=_stage_seconds(shapes, costs.training),
         gathers=gathers_of(costs.training, lambda training: _stage_seconds(shapes, training)),
-        longest_told=log.lengths is not None or LENGTH_MAX in frame or SLOWEST_LENGTH in frame,
+        longest_logged=log.lengths is not None or LENGTH_MAX in frame or SLOWEST_LENGTH in frame,
         longest=np.array([float(shape.responses.max(axis=(1, 2)).mean()) for shape in shapes]),
         tokens=np.array([float(shape.forward.tokens) for shape in shapes]),
         tools=tools,
-        untold=False,
+        trained_unknown=False,
     )
     if not wait.any() or all(np.all(each.responses[:, -1] <= each.slowest) for each in generated):
         return found

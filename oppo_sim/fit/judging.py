@@ -136,7 +136,7 @@ def _drawn(
         )
         spread = np.hypot(spread, _BY_MODEL * apart)
         between = (spread * generator.standard_normal(posterior.size))[:, None]
-        if member.untold:
+        if member.trained_unknown:
             offset = np.log(generator.uniform(*_TRAINED, size=(posterior.size, 1)))
     centre = centre * np.exp(offset)
     noise_alone: Floats = np.ones((1, 1))
@@ -148,12 +148,12 @@ def _drawn(
     length_spread: Floats = features.spread if "gen" in member.stages else np.zeros(1)
     kind = posterior.noise_of(member)
     assert kind is not None
-    if kind in posterior.scatter and not features.longest_told:
+    if kind in posterior.scatter and not features.longest_logged:
         length_spread = posterior.scatter[kind][:, None] * length_spread
     scale = np.sqrt((noise_alone * posterior.noise[kind][:, None]) ** 2 + length_spread**2)
     noise = scale * generator.standard_t(posterior.tail[kind][:, None], size=centre.shape)
     moved: Floats = np.clip(between + noise, -3, 3)
-    if member.untold:
+    if member.trained_unknown:
         # It may be all of the batch, and not more; of a small part it stays a small one.
         least, most = np.log(_TRAINED)
         moved = np.clip(moved, np.minimum(least - offset, 0.0), most - offset + _BEYOND_WHOLE)

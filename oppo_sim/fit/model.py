@@ -42,7 +42,7 @@ class Measurement:
     """NaN where it was not logged."""
     share: float
     """Of the step, median."""
-    untold: bool = False
+    trained_unknown: bool = False
     """Of an unknown part of the batch."""
     added: Floats | None = None
     """Seconds of each step that are known to come on top (``periodic``)."""
@@ -58,7 +58,7 @@ class Measurement:
     @property
     def noise(self) -> str:
         """Whose spread its steps have: the part of the batch that is trained differs from step to step."""
-        return f"{self.column} of a part" if self.untold else self.column
+        return f"{self.column} of a part" if self.trained_unknown else self.column
 
     @property
     def first(self) -> str:
@@ -95,8 +95,12 @@ def measurements_of(log: StepLog, number: int, features: Features) -> list[Measu
         seconds = frame[column].to_numpy(dtype=np.float64)
         covered = tuple(stage for stage in stages if stage in running) or stages
         named.update(stages)
-        untold = features.untold and bool(_UPDATES & set(covered))
-        found.append(Measurement(column, covered, number, seconds, _share(seconds, whole), untold=untold))
+        trained_unknown = features.trained_unknown and bool(_UPDATES & set(covered))
+        found.append(
+            Measurement(
+                column, covered, number, seconds, _share(seconds, whole), trained_unknown=trained_unknown
+            )
+        )
     if whole is not None and left is not None:
         rest = (*sorted(running - named), OTHER)
         typical = float(np.nanmedian(left)) if np.any(np.isfinite(left)) else float("nan")

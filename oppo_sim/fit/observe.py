@@ -80,15 +80,17 @@ class Observed:
     lengths: Floats
     """How far a run with other lengths lies from each, standard deviation."""
     effective: float
-    """Draws that the weights are worth."""
+    """Effective sample size of the weighted draws."""
     simulated: int
     scenario: Scenario
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
-        told = sum(one.verdict == "told" for one in self.estimates)
+        identified = sum(one.verdict == "told" for one in self.estimates)
         numbers = ", ".join(one.text for one in self.observations)
-        return f"Observed({numbers}: {len(self.draws)} draws, {told} of {len(self.estimates)} terms told)"
+        return (
+            f"Observed({numbers}: {len(self.draws)} draws, {identified} of {len(self.estimates)} terms told)"
+        )
 
     def _repr_html_(self) -> str:
         return self.terms.to_html(float_format=lambda value: f"{value:.4g}")

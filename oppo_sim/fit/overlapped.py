@@ -10,8 +10,8 @@ from oppo_sim.traces.importers.figures import PREFIXES, first_figure
 _LEFT_OUT: Final = "of a run that generates while it trains"
 
 
-def told_by(lines: Iterable[Mapping[str, float]], beside: Mapping[str, float]) -> str | None:
-    """The metric that says so (``LogNames.beside``); None if none does."""
+def overlap_metric(lines: Iterable[Mapping[str, float]], beside: Mapping[str, float]) -> str | None:
+    """The metric that only such a run logs (``LogNames.beside``); None: there is none."""
     for figures in lines:
         for name, least in beside.items():
             found = _beginning(figures, name) if name.endswith("*") else _above(figures, name, least)

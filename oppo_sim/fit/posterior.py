@@ -33,11 +33,11 @@ response, it is mostly the unknown kind of the distribution, which is the same i
 _TAIL: Final = (4.0, 0.5)
 """Of the degrees of freedom beyond 1."""
 _FIRST: Final = (0.03, 2.0)
-"""Of the seconds by which a first step is longer, of the metric's own; a first update often is not, and tells
+"""Of the seconds by which a first step is longer, of the metric's own; a first update often is not, and says
 most of what tokens cost."""
 _SLOW: Final = 0.05
-"""Of a step: what stands for a metric's own seconds there if it takes hardly any but in a first step."""
-_UNTOLD: Final = 0.7
+"""Of a step: what replaces a metric's own seconds there if it takes hardly any but in a first step."""
+_TRAINED_UNKNOWN: Final = 0.7
 """Spread of the logarithm of the part of its batch that a run trains, where it is unknown."""
 _BETWEEN: Final = (0.02, 0.7)
 _BETWEEN_GEN: Final = (0.03, 0.6)
@@ -66,7 +66,7 @@ class Posterior:
 
     def noise_of(self, member: Measurement) -> str | None:
         """Whose spread holds for a metric, of this run or another; None: it was not fitted."""
-        near = (member.noise, member.column, replace(member, untold=True).noise)
+        near = (member.noise, member.column, replace(member, trained_unknown=True).noise)
         return next((kind for kind in near if kind in self.noise), None)
 
     @property
@@ -125,7 +125,7 @@ class _Space:
             for kind in dict.fromkeys(member.noise for member in same):
                 self._add(f"noise/{kind}", *_NOISE)
                 self._add(f"tail/{kind}", *_TAIL)
-                if any("gen" in m.stages and not features[m.log].longest_told for m in same):
+                if any("gen" in m.stages and not features[m.log].longest_logged for m in same):
                     self._add(f"scatter/{kind}", *_SCATTER)
             slow = max(member.cold_s for member in same)
             counts = any(features[member.log].cold.any() and member.share >= NEGLIGIBLE for member in same)
@@ -136,7 +136,7 @@ class _Space:
             if len(same) > 1:
                 self._add(f"between/{column}", *between_of(same[0]))
             for member in same:
-                if len(same) > 1 or member.untold:
+                if len(same) > 1 or member.trained_unknown:
                     self._add(f"offset/{column}/{member.log}", 1.0, 1.0)
         self._median, self._sigma = np.array(self._medians), np.array(self._sigmas)
 
@@ -226,8 +226,8 @@ def between_of(member: Measurement) -> tuple[float, float]:
 
 def _offset(member: Measurement, offset: Floats, between: Floats | None) -> Floats:
     """Of the logarithm; a run that trains an unknown part of its batch tells nothing of other runs."""
-    if member.untold:
-        part: Floats = -_UNTOLD * np.abs(offset)
+    if member.trained_unknown:
+        part: Floats = -_TRAINED_UNKNOWN * np.abs(offset)
         return part
     assert between is not None
     return offset * between
@@ -246,7 +246,7 @@ def _log_likelihood(member: Measurement, used: _Used, values: Mapping[str, Float
     noise, tail = values[f"noise/{member.noise}"][:, None], 1.0 + values[f"tail/{member.noise}"][:, None]
     scale = noise
     if (spread := used.spread) is not None:
-        scatter = None if used.features.longest_told else values.get(f"scatter/{member.noise}")
+        scatter = None if used.features.longest_logged else values.get(f"scatter/{member.noise}")
         scale = np.sqrt(noise**2 + (spread if scatter is None else scatter[:, None] * spread) ** 2)
     residual = (used.seconds - centre) / scale
     density = (

@@ -28,7 +28,7 @@ from oppo_sim.columns import (
 from oppo_sim.errors import OppoError
 from oppo_sim.files import sha256_of
 from oppo_sim.fit.names import FRAMEWORKS, LogNames
-from oppo_sim.fit.overlapped import leave_out_waits, told_by
+from oppo_sim.fit.overlapped import leave_out_waits, overlap_metric
 from oppo_sim.fit.segments import Gathered, gather
 from oppo_sim.traces.importers.detecting import OTHER_KIND, files_of, matching, shown_name
 from oppo_sim.traces.importers.figures import PREFIXES, chosen, first_figure
@@ -134,7 +134,9 @@ def read_step_log(
     lines = [figures for _, found in records for _, figures in found]
     if TIMING_STEP not in given and any(_figure(each, names.late_beside) is not None for each in lines):
         _with_late_steps(gathered)
-    if not any(column.startswith("timing_s/") for column in given) and (said := told_by(lines, names.beside)):
+    if not any(column.startswith("timing_s/") for column in given) and (
+        said := overlap_metric(lines, names.beside)
+    ):
         leave_out_waits(gathered, said)
     if any((_figure(each, names.replaced) or 0.0) > 0.0 for each in lines):
         gathered.note(_REPLACED)

@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 _POPULATION: Final = 2000
 _KEPT: Final = 0.5
-"""Share of the population that the weights are worth after each narrowing."""
+"""Effective sample size after each narrowing, over the size of the population."""
 _SWEEPS: Final = 25
 """Moves of the whole population after each narrowing."""
 _LEAST_STEP: Final = 1e-6
@@ -47,7 +47,7 @@ def weights_of(logs: Floats) -> Floats:
 
 
 def worth(weights: Floats) -> float:
-    """Independent draws that weighted ones stand for (Kish)."""
+    """Effective sample size (Kish): independent draws of the same variance as the weighted ones."""
     return float(weights.sum() ** 2 / (weights**2).sum())
 
 

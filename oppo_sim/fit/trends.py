@@ -20,7 +20,7 @@ _LEAST: Final = 0.05
 _NOISES: Final = 4.0
 """Stretches differ by at least so much, and so many standard errors."""
 _LEAST_STEP: Final = 0.02
-"""Of a step's seconds that the drift must be worth."""
+"""Of a step's seconds that the drift must come to."""
 _EXPLAINED: Final = 0.5
 """Of the residuals' absolute deviations that one lasting change must leave at most."""
 
@@ -64,7 +64,7 @@ def trends_of(log: str, members: Sequence[Measurement], predictions: Mapping[str
     for member in members:
         prediction = predictions.get(member.column)
         # An unknown part of the batch changes from step to step: that is no drift.
-        trend = None if prediction is None or member.untold else _trend(log, member, prediction)
+        trend = None if prediction is None or member.trained_unknown else _trend(log, member, prediction)
         share = np.nanmedian(member.seconds / whole) if np.any(np.isfinite(whole)) else 1.0
         if trend is not None and trend.change * share >= _LEAST_STEP:
             found.append(trend)
@@ -111,8 +111,8 @@ def lasting_change(off: Floats, error: float) -> tuple[int | None, float]:
             best, place, change = left, at, after - before
     assert place is not None
     left_by_none = float(np.abs(off - np.median(off)).sum())
-    told = _NOISES * error * np.sqrt(1.0 / place + 1.0 / (len(off) - place))
+    noise = _NOISES * error * np.sqrt(1.0 / place + 1.0 / (len(off) - place))
     stays = abs(float(np.median(off[-_WINDOW:]) - np.median(off[:place]))) >= abs(change) / 2.0
-    if best > _EXPLAINED * left_by_none or abs(change) < max(np.log1p(_LEAST), told) or not stays:
+    if best > _EXPLAINED * left_by_none or abs(change) < max(np.log1p(_LEAST), noise) or not stays:
         return None, 0.0
     return place, float(np.expm1(change))

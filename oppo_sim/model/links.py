@@ -26,7 +26,7 @@ class Links:
         send_s_per_token: float,
         deliver: Callable[[Piece[Rollout]], None],
     ) -> None:
-        """``deliver`` is told of a piece when it has arrived."""
+        """``deliver`` is called with a piece when it has arrived."""
         self._clock = clock
         self._piece_s, self._token_s = piece_send_s, send_s_per_token
         self._deliver = deliver

@@ -45,7 +45,7 @@ class MachineDraws:
     source: Source
     """A file of draws, priors, or nothing is unknown."""
     sentence: str
-    """What intervals of the machine rest on; empty: nobody asked for draws."""
+    """What intervals of the machine rest on; empty: no draws were requested."""
     placement: tuple[float, ...] = ()
     """On another split of the GPUs than the costs describe: a factor on all seconds, one a draw; empty: on
     that split."""
@@ -75,7 +75,7 @@ class MachineDraws:
 
 
 EXACT: Final = MachineDraws((), "given", "")
-"""Nobody asked for draws."""
+"""No draws were requested."""
 
 
 def machine_of(scenario: Scenario, count: int, base: Split | None = None) -> MachineDraws:

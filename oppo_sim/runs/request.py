@@ -39,7 +39,7 @@ class RunRequest:
     variant: str = ACTUAL
     """``actual``, or the counterfactual that is simulated: a key of ``runs.evaluate.VARIANTS``."""
     terms: str = ""
-    """JSON of the terms that stand for the scenario's ``costs.terms``: a draw of the machine. Empty: the
+    """JSON of the terms that replace the scenario's ``costs.terms``: a draw of the machine. Empty: the
     scenario's own."""
 
     @cached_property

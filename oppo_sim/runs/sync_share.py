@@ -8,7 +8,7 @@ from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario
 
 MOST: Final = 0.25
-"""Share of a step beyond which a weight sync is worth a word."""
+"""Share of a step beyond which a weight sync is reported."""
 IN_MEMORY: Final = OnlineRefit(fixed_s=0.5, convert_bytes_per_s=2e10)
 """Weights resharded from memory to memory, without a way over the host: what shipped scenarios assume."""
 

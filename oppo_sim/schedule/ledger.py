@@ -1,8 +1,8 @@
 """Who is in flight: admission, placement, selection, deferral and versions. One object for simulator and real
 engines.
 
-The backend decodes and tells the ledger what finished when; the ledger asks the policy and checks its
-answers. It holds no time costs and never looks at the length of a response that has not finished.
+The backend decodes and reports to the ledger what finished when; the ledger calls the policy and checks its
+decisions. It holds no time costs and never looks at the length of a response that has not finished.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

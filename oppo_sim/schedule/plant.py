@@ -1,4 +1,4 @@
-"""What a schedule asks of the machine that generates, scores and trains, simulated or real."""
+"""What a schedule requires of the machine that generates, scores and trains, simulated or real."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass

@@ -66,7 +66,7 @@ class Scheduler(ABC, Generic[F]):
         )
         self._plan = StepPlan(0, 1)
         self._stopping = False
-        """The plant was told to stop and has not rested since."""
+        """A stop of the plant was requested and it has not rested since."""
         self._admitted = 0
         self._dropped: list[int] = []
         self._filtered: list[int] = []

@@ -208,7 +208,7 @@ def make_scheduler(
     plant_of: Callable[[Scheduler[F]], Plant[F]],
     oracle_length: Callable[[F], int] | None,
 ) -> Scheduler[F]:
-    """The schedule that the policy asks for, over a plant that is made for it."""
+    """The schedule that the policy needs, over a plant that is made for it."""
     kinds: dict[str, type[Scheduler[F]]] = {
         "synchronous": Synchronous,
         "one-step-off": OneStepOff,

@@ -58,7 +58,7 @@ def compare(
             written.
         executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes (None: one a core); the result
             does not depend on it.
-        progress: told how many runs are done (``oppo_sim.Progress``). True: lines on standard error.
+        progress: called with how many runs are done (``oppo_sim.Progress``). True: lines on standard error.
 
     Raises OppoError for anything that cannot run and a folder that is taken.
     """

@@ -172,7 +172,7 @@ class AdjustedScorer:
         return forward + self.added_s
 
     def prefill_demand(self, tokens: float, pairs: float) -> Demand:
-        if (tokens, pairs) not in self._last:  # time and demand of a batch are asked in turn
+        if (tokens, pairs) not in self._last:  # time and demand of a batch are queried in turn
             self.prefill_time(tokens, pairs)
         forward = self._last[tokens, pairs]
         return _shared(self.scorer.prefill_demand(tokens, pairs), forward, forward + self.added_s)

@@ -22,7 +22,7 @@ def costs_from_profile(
     """Cost models of a loaded profile. ``training`` stands in for its training part, weight sync included,
     and ``training_provenance`` says what that is.
 
-    Raises OppoError where the profile lacks a table that the scenario asks for.
+    Raises OppoError where the profile lacks a table that the scenario needs.
     """
     run = stages_run(context.training)
     if training is None and not profile.training.measured:

@@ -30,7 +30,7 @@ class Demands(Strict):
 
 
 def demand_of(shares: DemandShares) -> Demand:
-    """As the simulator asks for it."""
+    """As the simulator queries it."""
     return Demand(shares.memory, shares.arithmetic)
 
 

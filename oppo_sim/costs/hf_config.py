@@ -57,7 +57,7 @@ def shape_of_config(config: Mapping[str, object]) -> ModelShape:
     config = {**_with_common_experts(config, kind), **mamba2}
     fields: dict[str, object] = {name: config[name] for name in _FIELDS if config.get(name) is not None}
     if config.get("kv_lora_rank"):
-        fields.pop("head_dim", None)  # that of the rotary part, or none: the five fields tell all
+        fields.pop("head_dim", None)  # that of the rotary part, or none: the five fields say all
     else:
         for name in (*LATENT_FIELDS, *INDEX_FIELDS):
             fields.pop(name, None)

@@ -80,7 +80,7 @@ def mamba2_hybrid(config: Mapping[str, object], kind: str) -> dict[str, Any]:
             "num_mlp_layers": dense + moe,
             "first_k_dense_replace": dense,
             "shared_expert_intermediate_size": config.get("moe_shared_expert_intermediate_size"),
-            "n_shared_experts": None,  # whose width is told
+            "n_shared_experts": None,  # whose width is given
         }
         if not moe:
             words |= {"n_routed_experts": None, "num_local_experts": None}

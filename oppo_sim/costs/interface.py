@@ -1,4 +1,4 @@
-"""What the simulator asks of a cost model. Seconds, tokens, bytes throughout."""
+"""What the simulator requires of a cost model. Seconds, tokens, bytes throughout."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -110,7 +110,7 @@ class EngineCost(DecodeCost, PrefillCost, Protocol):
 
     def with_host(self, factor: float) -> "EngineCost":
         """The same engine with the host's seconds of a decode iteration (an iteration's, a rollout's,
-        launches) times ``factor``; itself where it does not tell them apart."""
+        launches) times ``factor``; itself where it does not separate them."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class LinearCostConfig(CostSection):
     score: LinearForward = LinearForward()
     """The reward model over a scoring batch."""
     score_ref: LinearForward | None = None
-    """The reference model over the same batch; asked for by ``training.stream_ref``."""
+    """The reference model over the same batch; needed by ``training.stream_ref``."""
     stages: LinearStages = LinearStages()
     demands: Demands = Demands()
 

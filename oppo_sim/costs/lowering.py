@@ -1,4 +1,4 @@
-"""What a cost model tells the compiled path instead of being asked: its forwards and stages as numbers."""
+"""What a cost model gives the compiled path instead of being called: its forwards and stages as numbers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol

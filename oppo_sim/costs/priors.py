@@ -209,7 +209,7 @@ def median_terms(priors: Iterable[Prior], stated: CostTerms) -> CostTerms:
 
 
 def log_priors(known: Iterable[Prior] = (), *, in_place: bool = False) -> dict[str, Prior]:
-    """A prior of every term that a log of measured seconds can tell: ``known`` where they hold, else wide
+    """A prior of every term that a log of measured seconds can identify: ``known`` where they hold, else wide
     ones."""
     found = {
         row.term: Prior(row.term, row.median, row.sigma, row.source) for row in TABLE if row.where == "log"

@@ -32,7 +32,7 @@ def _check_length(name: str, values: Sequence[object], wanted: int) -> None:
 
 
 class ProfileRangeWarning(OutsideWarning):
-    """A profile was asked outside its measured range and answered by linear extrapolation."""
+    """A profile was queried outside its measured range and answered by linear extrapolation."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class RangeCounter:
     counts: dict[str, int] = field(default_factory=dict, compare=False)
 
     def note(self, table: str, asked: str) -> None:
-        """Count one; the first of a table warns, saying what was ``asked``."""
+        """Count one; the first of a table warns, with the query ``asked``."""
         before = self.counts.get(table, 0)
         self.counts[table] = before + 1
         if not before:
@@ -236,7 +236,7 @@ class Profile(Strict):
     host: ProfileHost = ProfileHost()
     demands: Demands = Demands()
     on_device: OnDevice | None = None
-    """Of a GPU; an activity asks for its ``demands`` only in these seconds. None: not measured, or a CPU,
+    """Of a GPU; an activity has its ``demands`` only in these seconds. None: not measured, or a CPU,
     which computes in all of them."""
     contention_factor: Annotated[float, Field(ge=1)] | None = None
     """Measured interference of decoding and scoring that run together; None: not measured."""
@@ -258,8 +258,8 @@ class Profile(Strict):
     @property
     def out_of_range(self) -> dict[str, int]:
         """Questions answered by extrapolation since the profile was loaded, by table (a copy). Depends on
-        what was asked, so it belongs into a diagnostic, not into results that must not depend on how runs are
-        spread over processes.
+        what was queried, so it belongs into a diagnostic, not into results that must not depend on how runs
+        are spread over processes.
         """
         return dict(self._ranges.counts)
 

@@ -158,12 +158,12 @@ class RooflineEngine:
         return replace(self, pad=False)
 
     def with_host(self, factor: float) -> "RooflineEngine":
-        # A prefill's host is left as it is: this is asked for decode.
+        # A prefill's host is left as it is: this is queried for decode.
         return replace(self, host=self.host.times(factor, *HOST_SECONDS))
 
     def _prefill(self, tokens: float, pairs: float) -> tuple[float, Group]:
         """Seconds with the host's part, and the device's parts. The last is kept: time, demand and work of a
-        batch are asked in turn."""
+        batch are queried in turn."""
         if self._last_prefill is not None and self._last_prefill[0] == (tokens, pairs):
             return self._last_prefill[1]
         answer = self.forward.at(tokens, pairs)

@@ -1,4 +1,4 @@
-"""Whether what a scenario asks for fits the memory of its devices, and how many tokens fit beside it."""
+"""Whether what a scenario needs fits the memory of its devices, and how many tokens fit beside it."""
 
 import math
 from collections.abc import Callable, Mapping

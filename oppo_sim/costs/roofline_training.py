@@ -201,8 +201,8 @@ class RooflineTraining:
         return sync.fixed_s + size / rate + size / link
 
     def _stages(self, batch: BatchShape) -> tuple[_Part, ...]:
-        """old_log_prob, ref, values, adv, update_critic, update_actor. Times and work of a batch are asked in
-        turn: the last is kept."""
+        """old_log_prob, ref, values, adv, update_critic, update_actor. Times and work of a batch are queried
+        in turn: the last is kept."""
         if self._last is None or self._last[0] is not batch:
             object.__setattr__(self, "_last", (batch, self._computed_stages(batch)))
             assert self._last is not None
@@ -285,7 +285,7 @@ class RooflineTraining:
         return self._splits[id(model)]
 
     def _expert_collective(self, inside: Collective) -> Collective:
-        """Each copy once through the link inside a node, unless told otherwise, and that may be faster."""
+        """Each copy once through the link inside a node, unless set otherwise, and that may be faster."""
         told = self.expert_link_bytes_per_s
         return inside if told is None else inside._replace(bytes_per_s=told * self._achieved.link)
 

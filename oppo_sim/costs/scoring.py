@@ -29,7 +29,7 @@ class SummedPrefill:
 
     def prefill_demand(self, tokens: float, pairs: float) -> Demand:
         """Mean of the parts' demands, weighted by their time."""
-        if (tokens, pairs) not in self._last:  # time and demand of a batch are asked in turn
+        if (tokens, pairs) not in self._last:  # time and demand of a batch are queried in turn
             self.prefill_time(tokens, pairs)
         memory = arithmetic = total = 0.0
         for part, seconds in zip(self.parts, self._last[tokens, pairs], strict=True):

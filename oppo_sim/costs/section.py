@@ -29,7 +29,7 @@ class CostSection(Strict, ABC):
     ``shipped:NAME``; ``none``: they are exact; null: the priors that hold here, whose medians are the terms
     that ``terms`` does not state."""
     drawn_from_priors: tuple[str, ...] = ()
-    """Terms whose draws in the file are those of the priors: no fit told them."""
+    """Terms whose draws in the file are those of the priors: no fit identified them."""
 
     pads_batches: ClassVar[bool] = False
     """It knows what padded rows cost."""

@@ -252,7 +252,7 @@ class _Watching:
 
 
 class _Counting:
-    """A sink that tells how many steps are done."""
+    """A sink that reports how many steps are done."""
 
     def __init__(self, sink: Sink, progress: Callable[[int], None]) -> None:
         self._sink = sink

@@ -28,8 +28,8 @@ AS_IT_IS: Final = len(HOST_GRID) // 2
 def seconds_by_host(engine: EngineCost, phases: Sequence[Stretches]) -> Floats:
     """Σ seconds over the iterations of each phase, under each factor of ``HOST_GRID``: grid × phases.
 
-    Where host and device add up, three of them tell all; where launches bound the device from below, each is
-    summed.
+    Where host and device add up, three of them are enough; where launches bound the device from below, each
+    is summed.
     """
     ends = {place: _decoding(engine, HOST_GRID[place]).seconds(phases) for place in (0, AS_IT_IS, -1)}
     grid = np.array(HOST_GRID)

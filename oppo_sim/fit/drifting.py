@@ -6,7 +6,7 @@ shared host, clocks, fragmented memory (a local level model, damped: Harvey 1989
 are beside the noise is learned from the residuals of the fitted steps, under a prior: fifteen steps say
 little of it, a hundred much. The metrics of a run are on one machine, so that each also says something of the
 others' walks. A change in the fitted steps widens what follows, and the walk is followed from where it was at
-the last of them. Beside it the level may change at once, which no step before tells: that is allowed for at
+the last of them. Beside it the level may change at once, which no step before shows: that is allowed for at
 the rate at which it was seen in public runs. Outside the lengths that were fitted the model itself may be
 wrong, by more the further away.
 """
@@ -53,7 +53,7 @@ _FEWEST: Final = 5
 """Residuals below which nothing is learned."""
 _LEAST_NOISE: Final = 1e-3
 _STALL: Final = 4.0
-"""Noises from its neighbours at which a step stalled, and tells nothing of the walk."""
+"""Noises from its neighbours at which a step stalled, and says nothing of the walk."""
 
 
 class Residuals(NamedTuple):
@@ -62,7 +62,7 @@ class Residuals(NamedTuple):
     off: Floats
     """Logarithms of measured over predicted seconds; NaN: not measured."""
     noise: float
-    """Of a step, where there are too few of them to tell it."""
+    """Of a step, where there are too few of them to estimate it."""
     generation: bool
 
 

@@ -406,7 +406,7 @@ def cost_draws(
     is of another run, which differs as they do."""
     generator = np.random.default_rng([seed, 1])
     stated = part.scenario.costs.terms.stated()
-    # What a log cannot tell stays as it is.
+    # What a log cannot identify stays as it is.
     values: dict[str, Floats] = {
         name: np.full(posterior.size, stated[name]) for name in CUTS if name in stated
     }

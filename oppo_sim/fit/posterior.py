@@ -225,7 +225,7 @@ def between_of(member: Measurement) -> tuple[float, float]:
 
 
 def _offset(member: Measurement, offset: Floats, between: Floats | None) -> Floats:
-    """Of the logarithm; a run that trains an unknown part of its batch tells nothing of other runs."""
+    """Of the logarithm; a run that trains an unknown part of its batch says nothing of other runs."""
     if member.trained_unknown:
         part: Floats = -_TRAINED_UNKNOWN * np.abs(offset)
         return part

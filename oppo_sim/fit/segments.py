@@ -28,7 +28,7 @@ class Gathered:
     _seen: set[tuple[object, ...]] = field(default_factory=set)
 
     def leave_out(self, reason: str, *place: object) -> None:
-        """Count a step, by its number and what else tells it from others, once: a folder may have a file a
+        """Count a step, by its number and what else identifies it, once: a folder may have a file a
         metric."""
         if (reason, *place) not in self._seen:
             self._seen.add((reason, *place))

@@ -208,7 +208,7 @@ def _with_rollouts(log: StepLog, frame: "pd.DataFrame") -> StepLog:
 
 
 def _with_tool_waits(log: StepLog, frame: "pd.DataFrame") -> StepLog:
-    """With what the rollout of each step that finished last waited for tools, where rollouts tell."""
+    """With what the rollout of each step that finished last waited for tools, where rollouts have it."""
     if TOOL_SECONDS not in frame:
         return log
     waits = frame[TOOL_SECONDS].map(lambda each: float(sum(each)) if isinstance(each, Iterable) else 0.0)

@@ -27,8 +27,8 @@ _WITHOUT: Final[Mapping[str, tuple[frozenset[str], Mapping[str, object]]]] = {
 def as_run(log: StepLog, scenario: Scenario, features: Features) -> tuple[Scenario, tuple[str, ...]]:
     """The scenario without what the run did not run, and sentences that say so.
 
-    ``features`` are those of ``scenario``. A log without seconds of whole steps cannot tell, nor can a metric
-    that holds the stage among others.
+    ``features`` are those of ``scenario``. A log without seconds of whole steps does not show it, nor does a
+    metric that holds the stage among others.
     """
     if TIMING_STEP not in log.frame:
         return scenario, ()
@@ -48,7 +48,7 @@ def as_run(log: StepLog, scenario: Scenario, features: Features) -> tuple[Scenar
         if expected < _COUNTS * step:
             continue
         if room > _ROOM * expected:
-            if "update_actor" in named:  # else the log does not tell stages apart
+            if "update_actor" in named:  # else the log does not separate stages
                 unnamed += sorted(stages)
                 switches.append(f"training.{what} {str(without[what]).lower()}")
             continue

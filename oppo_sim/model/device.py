@@ -50,7 +50,7 @@ class Device:
 
 
 class Host(Device):
-    """What devices of one machine have in common: their activities slow each other, whatever they ask for."""
+    """What devices of one machine have in common: their activities slow each other, whatever they use."""
 
     __slots__ = ()
 

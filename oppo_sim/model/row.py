@@ -38,7 +38,7 @@ def _counts(values: Sequence[int], highest: int) -> list[int]:
 
 
 class StepRows:
-    """Writes the row of each step, of a simulated or a real run, and tells the policy."""
+    """Writes the row of each step, of a simulated or a real run, and reports it to the policy."""
 
     def __init__(
         self,

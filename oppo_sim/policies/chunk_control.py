@@ -18,7 +18,7 @@ TIE = 1e-9  # relative difference below which two times per token are a tie
 
 
 class ChunkController(Protocol):
-    """Holds the chunk size, and is told of each step."""
+    """Holds the chunk size, and observes each step."""
 
     @property
     def control(self) -> "ChunkControl": ...

@@ -13,7 +13,7 @@ from uuid import uuid4
 from oppo_sim.policies.interface import Policy
 
 _held: dict[str, tuple[type[Policy], str]] = {}
-"""Name → class, and the digest that stands for its code."""
+"""Name → class, and the digest of its code."""
 
 
 def hold(policy: type[Policy]) -> str:

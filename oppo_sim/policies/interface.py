@@ -1,6 +1,6 @@
 """What a policy sees and what it answers. Simulator and real engines drive the same object.
 
-A policy is asked, in this order, once a step: ``plan`` (how many to admit, chunk size, when the phase ends),
+A policy is called, in this order, once a step: ``plan`` (how many to admit, chunk size, when the phase ends),
 ``arrange`` (hold or move rollouts), ``select`` (which to train), ``drop`` (what does not carry over);
 afterwards it is fed a ``StepReport``. It has no other input.
 """
@@ -44,7 +44,7 @@ class RolloutView(NamedTuple):
 
 
 class PoolView:
-    """The rollouts in flight. Views are built when asked for."""
+    """The rollouts in flight. Views are built when requested."""
 
     __slots__ = (
         "_finished",
@@ -164,7 +164,7 @@ class StepPace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a finished step tells its policy. Seconds and tokens."""
+    """What a policy observes of a finished step. Seconds and tokens."""
 
     step: int
     timing_s: Mapping[str, float]
@@ -285,7 +285,8 @@ class Policy:
         """Learn from the finished step."""
 
     def knobs(self, max_response_length: int) -> "Sequence[Knob]":
-        """Settings that a search may change, with their ranges; asked of the policy as the scenario has it.
+        """Settings that a search may change, with their ranges; queried from the policy as the scenario has
+        it.
 
         ``max_response_length``: of the scenario, tokens.
         """

@@ -1,4 +1,4 @@
-"""The policies that a name stands for, as they are shown to who chooses one."""
+"""The policies that have a name, as they are shown to who chooses one."""
 
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -58,7 +58,7 @@ def listed_policies() -> tuple[Listed, ...]:
 def _installed() -> list[Listed]:
     found = []
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
-        if point.name in SHIPPED:  # the shipped one is what the name stands for
+        if point.name in SHIPPED:  # the shipped one has the name
             continue
         try:
             found.append(_listed(point.name, policy_class(point.name), point.value))

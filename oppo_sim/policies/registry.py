@@ -193,7 +193,7 @@ def _checked(
             hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(model.model_fields)}"
             raise OppoError(f"policy '{name}' has no field '{key}': {hint}")
     try:
-        # As JSON, so that a list may stand for a tuple while nothing else is converted.
+        # As JSON, so that a list is taken for a tuple while nothing else is converted.
         return model.model_validate_json(json.dumps(dict(settings)), strict=True)
     except TypeError:
         raise OppoError(

@@ -16,7 +16,7 @@ _DEFAULTS = {"group_size": 1, "rollout.num_replicas": 1}
 
 
 class Facts:
-    """What a conversion may ask: canonical numbers of the scenario as far as it is read."""
+    """What a conversion may query: canonical numbers of the scenario as far as it is read."""
 
     def __init__(self, data: Mapping[str, Any], policy_name: str) -> None:
         self._data = data

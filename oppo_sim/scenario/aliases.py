@@ -45,7 +45,7 @@ def _same(target: str, *names: str) -> dict[str, Alias]:
 
 
 ALIASES: Mapping[str, Alias] = {
-    # Order matters: what a conversion asks for is translated before it.
+    # Order matters: what a conversion queries is translated before it.
     **_same(
         "group_size",
         "n_samples_per_prompt",

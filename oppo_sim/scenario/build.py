@@ -125,7 +125,7 @@ def build_setup(
         parts: what ``build_parts`` gave for this scenario; None: built now.
 
     Raises OppoError for whatever cannot run: the trace, the cost model, the memory, the policy and its
-    settings, and what they ask of the machine together.
+    settings, and what they require of the machine together.
     """
     name = scenario.policy.name if policy is None else policy
     chosen = policy_settings_of(scenario, name) if policy_settings is None else dict(policy_settings)
@@ -218,7 +218,7 @@ def cost_context(scenario: Scenario) -> CostContext:
 
 
 def _check_replica_over_nodes(scenario: Scenario, degree: int, node: int) -> None:
-    """Raises OppoError for a replica of several nodes whose seconds nobody can tell."""
+    """Raises OppoError for a replica of several nodes whose seconds are not known."""
     if degree % node:
         raise OppoError(
             f"costs.rollout.tensor_parallel {degree} is no multiple of cluster.num_gpus_per_node {node}: a"

@@ -80,7 +80,7 @@ Plain = Mapping[str, Any]
 
 
 def with_split(data: Plain) -> dict[str, Any]:
-    """Scenario data with the fields that its ``cluster.split`` stands for; the same where it has none. Raises
+    """Scenario data with the fields that its ``cluster.split`` expands to; the same where it has none. Raises
     OppoError for a split that it cannot have."""
     section = data.get("cluster")
     text = section.get("split") if isinstance(section, dict) else None

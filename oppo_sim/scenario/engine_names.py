@@ -96,9 +96,9 @@ _PRESETS: dict[str, dict[Any, str | None]] = {
 
 
 def host_preset(alias: str, value: Any) -> str | None:
-    """The host preset that a setting stands for; None: it chooses none beside the default.
+    """The host preset that a setting names; None: it chooses none beside the default.
 
-    Raises OppoError for a value that stands for none.
+    Raises OppoError for a value that names none.
     """
     known = _PRESETS[alias.rpartition(".")[2]]
     if isinstance(value, bool | str) and value in known:

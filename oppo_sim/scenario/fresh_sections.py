@@ -24,12 +24,12 @@ _NODES: Final = {"GB200": 72, "GB300": 72}
 _WITHOUT_CRITIC: Final = ("NeMo RL", "prime-rl")
 """Frameworks that train none."""
 _ASYNCHRONOUS: Final = ("prime-rl",)
-"""Frameworks that generate on GPUs of their own, whatever is asked."""
+"""Frameworks that generate on GPUs of their own, whatever is requested."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a scenario is asked for by."""
+    """What a new scenario is requested by."""
 
     model: str
     gpus: int

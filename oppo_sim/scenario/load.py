@@ -107,7 +107,7 @@ def load_scenario(name_or_path: str | Path, overrides: Overrides = ()) -> Scenar
     where = path.stem if shipped else str(path)
     data = parse_yaml(read_scenario_text(path), where)
     scenario = scenario_from_plain(data, override_texts(overrides), where=where, default_name=path.stem)
-    # A shipped scenario names no files of its own: what is asked of it on the command line lies where the
+    # A shipped scenario names no files of its own: what the command line names for it lies where the
     # user is.
     return remember_origin(scenario, None if shipped else path.parent, where, scenario.translations)
 

@@ -61,7 +61,7 @@ def problems_of(
     found = []
     for path, group in by_path.items():
         if path in misspelt:
-            continue  # its wrong name is told
+            continue  # its wrong name is reported
         value = _value_at(data, path)
         inside = any(other[: len(path)] == path and len(other) > len(path) for other in by_path)
         if inside and isinstance(value, dict | list) and all(_about_type(details) for details in group):

@@ -317,7 +317,7 @@ class Scenario(_Section):
         return f"<table>{''.join(rows)}</table>"
 
     def _facts(self) -> dict[str, Any]:
-        """What tells scenarios apart."""
+        """What identifies a scenario."""
         return {
             "name": self.name,
             "rollout_batch_size": self.rollout_batch_size,

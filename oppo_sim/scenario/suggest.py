@@ -50,7 +50,7 @@ def _fields_of(annotation: Any, above: str, inside: tuple[type, ...]) -> Iterato
 
 
 def likely_fields(name: str) -> list[str]:
-    """Full names of the nested fields that a name at the top of a scenario may stand for: those of just this
+    """Full names of the nested fields that a name at the top of a scenario may mean: those of just this
     name, else of the closest one, unless a field at the top is as close. Empty: none is near."""
     exact = _homes(name)
     if exact or name in Scenario.model_fields:

@@ -30,7 +30,7 @@ class Asynchronous(Scheduler[F]):
         self._draining = False
         """Rollouts that have begun run to their end before the update."""
 
-    # ---- what the plant tells ------------------------------------------------------------------------------
+    # ---- what the plant reports ----------------------------------------------------------------------------
 
     def finished(self, rollout: F, at: float) -> None:
         self.ledger.finish(rollout, at, self.version)

@@ -148,7 +148,7 @@ class Ledger(Generic[F]):
         return pool
 
     def begin_step(self, step: int, version: int, at_least: int | None = None) -> Begun[F]:
-        """Ask the policy for its plan, admit, ``at_least`` so many, and place. Raises OppoError if the plan
+        """Get the policy's plan, admit, ``at_least`` so many, and place. Raises OppoError if the plan
         is impossible."""
         self._step = self._answers.step = step
         for rollout in self.unfinished.values():
@@ -259,9 +259,9 @@ class Ledger(Generic[F]):
             rollout.generated_before = rollout.generated
 
     def end_phase(self, version: int, whole_batches: bool = False) -> PhaseOutcome[F]:
-        """Count deferrals, ask the policy what to train and what to drop. ``whole_batches``: of generation
-        batches the first rollouts are trained, whenever they finished, and the others dropped. Raises
-        OppoError if its answer is impossible."""
+        """Count deferrals, get the policy's decisions what to train and what to drop. ``whole_batches``: of
+        generation batches the first rollouts are trained, whenever they finished, and the others dropped.
+        Raises OppoError if its answer is impossible."""
         self.close_version(version)
         self._count_deferrals()
         if whole_batches:

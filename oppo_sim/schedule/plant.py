@@ -55,7 +55,7 @@ class StepEnd(Generic[F]):
 
 
 class Plant(Protocol[F]):
-    """The machine. It tells its ``Scheduler`` what happens, and settles each instant in this order: stop
+    """The machine. It reports to its ``Scheduler`` what happens, and settles each instant in this order: stop
     check, new iterations (or ``all_idle``), pieces to the scoring workers, ``instant_over``."""
 
     def now(self) -> float:
@@ -128,7 +128,7 @@ class Plant(Protocol[F]):
         """A moment on the timeline."""
 
     def close_row(self, end: StepEnd[F]) -> None:
-        """Write the row that ends now and tell the policy."""
+        """Write the row that ends now and report it to the policy."""
 
     def end_step(self, step: int) -> Wait[None]:
         """The step is done; what is done between two steps."""

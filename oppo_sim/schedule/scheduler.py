@@ -48,8 +48,8 @@ class Scheduler(ABC, Generic[F]):
         plant_of: "Callable[[Scheduler[F]], Plant[F]]",
         oracle_length: Callable[[F], int] | None = None,
     ) -> None:
-        """``plant_of`` makes the plant that tells this object what happens; ``oracle_length``: as for the
-        ledger."""
+        """``plant_of`` makes the plant that reports to this object what happens; ``oracle_length``: as for
+        the ledger."""
         self.setup = setup
         self.version = 0
         """Updates done."""
@@ -75,7 +75,7 @@ class Scheduler(ABC, Generic[F]):
     def process(self) -> Wait[None]:
         """All steps."""
 
-    # ---- what the plant tells ------------------------------------------------------------------------------
+    # ---- what the plant reports ----------------------------------------------------------------------------
 
     @abstractmethod
     def finished(self, rollout: F, at: float) -> None:

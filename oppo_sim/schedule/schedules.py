@@ -43,7 +43,7 @@ class Phased(Scheduler[F]):
         self._all_scored = self._phase_over
         self._gen_batch = setup.gen_batch_size or 0
 
-    # ---- what the plant tells ------------------------------------------------------------------------------
+    # ---- what the plant reports ----------------------------------------------------------------------------
 
     def finished(self, rollout: F, at: float) -> None:
         ledger = self.ledger

@@ -34,7 +34,7 @@ def best_edges(sweep: "Sweep") -> tuple[list[Edge], str]:
 
 
 def best_warnings(sweep: "Sweep") -> list[str]:
-    """Of the best point, what only its step seconds can tell."""
+    """Of the best point, what only its step seconds show."""
     if sweep.best is None:
         return []
     point = sweep.plan.resolved[sweep.best]

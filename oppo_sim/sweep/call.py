@@ -66,7 +66,7 @@ def sweep(
         force: replace another sweep that the folder holds.
         executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes (None: one a core); the result
             does not depend on it.
-        progress: told after every few runs (``oppo_sim.Progress``). True: lines on standard error.
+        progress: called after every few runs (``oppo_sim.Progress``). True: lines on standard error.
 
     Raises OppoError for a field that exists nowhere, values that are none, and where all points failed.
     """

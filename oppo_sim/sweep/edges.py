@@ -1,4 +1,4 @@
-"""Where the best point lies at an edge of what was searched: which edge, why if it can be told, what widens
+"""Where the best point lies at an edge of what was searched: which edge, why if it is known, what widens
 it."""
 
 import math
@@ -86,7 +86,7 @@ class Edge:
     limit: bool
     """There is nothing beyond it to search."""
     why: str
-    """Empty: it cannot be told."""
+    """Empty: it is not known."""
     values: str
     """Of the field, as an option takes them, wider than before; empty: it cannot be widened."""
 
@@ -99,7 +99,7 @@ class Edge:
 
 
 def edge_sentences(found: Sequence[Edge], command: str) -> list[str]:
-    """One for each; ``command`` searches beyond all that can be widened, and is told once."""
+    """One for each; ``command`` searches beyond all that can be widened, and is given once."""
     told, sentences = False, []
     for edge in found:
         again = "; the same command searches beyond it" if told and edge.values else ""

@@ -53,7 +53,7 @@ def points_of(
 
 
 def point_key(values: Values) -> str:
-    """What tells points apart: 1 (a rollout) is not 1.0 (the whole batch)."""
+    """What identifies a point: 1 (a rollout) is not 1.0 (the whole batch)."""
     return json.dumps(values, sort_keys=True, default=str)
 
 

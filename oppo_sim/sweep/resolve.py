@@ -80,7 +80,7 @@ class Resolver:
     ) -> None:
         """``steps``: training steps of every run; None: as each point's scenario says. ``seeds``: how many
         each point will have; ``draws``: of its machine, at most; ``drawn``: the scenario is itself this draw
-        of a machine, exact. Its costs were told for its own split of the GPUs."""
+        of a machine, exact. Its costs were given for its own split of the GPUs."""
         self._base = scenario
         self._plain = scenario.to_plain()
         self._steps = steps
@@ -210,7 +210,7 @@ def _refuse_unknown_setting(path: tuple[str, ...], policies: Iterable[str]) -> N
     known: dict[str, None] = {"name": None}
     for model in models:
         if model is None:
-            return  # a policy of a user's own is asked when it is built
+            return  # a policy of a user's own is queried when it is built
         known.update(dict.fromkeys(model.model_fields))
     if path[1] not in known:
         named = list(policies)

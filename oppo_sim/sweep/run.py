@@ -281,7 +281,7 @@ class Estimate:
 
 def estimate(plan: SweepPlan, known: Callable[[str], bool], jobs: int) -> Estimate:
     """Count the runs that are left and time one of them here. Which points run on draws is known only when
-    they are ranked: here the first stand for the best."""
+    they are ranked: here the first are taken for the best."""
     requests = plan.requests(range(len(plan.points)), plan.seeds)
     missing = [request for request in requests if not known(request.key)]
     steps = sum(request.steps for request in missing)

@@ -42,7 +42,7 @@ def best_table(sweep: Sweep, top: int, width: int) -> "tuple[Table, tuple[str, .
 
 def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) -> list[str]:
     """Sentences below the table: the region, stopped and failed points. ``gone``: heads that
-    left it; ``output``: the folder that was asked for."""
+    left it; ``output``: the requested folder."""
     found = [sweep.plan.splits] if sweep.plan.splits else []
     others, statuses = len(sweep.alike) - 1, sweep.statuses
     failed = statuses["failed"]

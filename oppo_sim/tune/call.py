@@ -84,8 +84,8 @@ def tune(
         folder: to write or go on in; None: nothing is written. ``force`` begins anew.
         executor: ``serial``, ``processes`` or ``ray``, with ``jobs`` processes (None: one a core); the result
             does not depend on it.
-        progress: told what is being done and the best so far (``oppo_sim.Progress``). True: lines on standard
-            error.
+        progress: called with what is being done and the best so far (``oppo_sim.Progress``). True: lines on
+            standard error.
 
     Raises OppoError for what cannot be searched. A search in which nothing keeps the bounds is a result
     (``infeasible``).

@@ -1,5 +1,5 @@
-"""Settings that were checked, on draws of the machine: what the choice is worth on machines that the costs
-may stand for, and what cannot be told apart from it there."""
+"""Settings that were checked, on draws of the machine: how much faster the choice is on machines that the
+costs may describe, and what cannot be told apart from it there."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -184,7 +184,7 @@ def seeds_of(request: TuneRequest, scenario: Scenario) -> Seeds:
 
 
 def identity(request: TuneRequest, scenario: Scenario, inputs: str) -> dict[str, Any]:
-    """What makes two searches the same; ``inputs`` stands for the contents of files and for this program."""
+    """What makes two searches the same; ``inputs``: digest of the contents of files and of this program."""
     return {
         "scenario_sha256": scenario.content_hash,
         "inputs": inputs,

@@ -72,8 +72,8 @@ def search(
     out_of_time: Callable[[], bool],
     progress: Callable[[int, Trial | None], None],
 ) -> Ended:
-    """Bring ``store`` to ``trials`` trials; says what ended it. ``progress`` is told how many there are and
-    the best so far.
+    """Bring ``store`` to ``trials`` trials; says what ended it. ``progress`` is called with how many there
+    are and the best so far.
 
     The same problem gives the same trials, however often it was interrupted.
     """
@@ -174,8 +174,8 @@ def _try_out(
 
 
 def _look_again(problem: SearchProblem, bench: Bench, trials: Sequence[Trial]) -> None:
-    """Ask for the runs of trials that an earlier attempt made, as it did: they are in the journal, and the
-    bench counts what was asked of it."""
+    """Request the runs of trials that an earlier attempt made, as it did: they are in the journal, and the
+    bench counts what was requested of it."""
     for first in range(0, len(trials), BATCH):
         settings = [trial.setting for trial in trials[first : first + BATCH]]
         _try_out(problem, bench, trials[:first], first, settings, lambda: False)

@@ -69,7 +69,7 @@ SENSITIVITY_SEEDS = 5
 
 @dataclass(frozen=True)
 class _Searched:
-    """Everything that later stages ask of the search."""
+    """Everything that later stages need of the search."""
 
     request: TuneRequest
     scenario: Scenario

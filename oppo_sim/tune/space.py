@@ -149,7 +149,7 @@ def build_space(
         max_deferrals: bound that a policy must be able to keep; those that cannot are left out.
         framework: leave out what it cannot do: policies, and values of their knobs.
 
-    Raises OppoError where nothing is left to search, for a policy that cannot run and was asked for, and for
+    Raises OppoError where nothing is left to search, for a policy that cannot run and was requested, and for
     a knob that no policy has.
     """
     changed, splits = _with_splits(scenario, changed)
@@ -271,7 +271,7 @@ def _beyond(scenario: Scenario, name: str, max_deferrals: int | None, framework:
 
 
 def _within(framework: Framework, knob: Knob, changed: Sequence[Knob]) -> Knob:
-    """A knob without the values that a framework cannot take. Raises OppoError where those were asked for."""
+    """A knob without the values that a framework cannot take. Raises OppoError where those were requested."""
     asked = any(each.field == knob.field for each in changed)
     if knob.field == DEFERRALS and not framework.bounds_deferrals:
         if asked and any(value is not None for value in _ends(knob)):

@@ -45,7 +45,7 @@ class WorldSpec:
     cost_worlds: int = 0
     """Draws of what is unknown about the machine (docs/sweep.md), the first so many."""
     cost_profiles: tuple[Path, ...] = field(default=())
-    """Measured profiles that may stand for the scenario's costs, such as resampled ones."""
+    """Measured profiles that may replace the scenario's costs, such as resampled ones."""
 
     def __post_init__(self) -> None:
         check_count("cost_worlds", self.cost_worlds, 0, 1000)
@@ -113,7 +113,7 @@ class Bench:
         """``resolvers``: one a world; they know the training steps of every run."""
         self.worlds = worlds
         self.on_run: Callable[[int, int], None] = lambda done, total: None
-        """Told after every run that was simulated now: how many of those wanted together are done."""
+        """Called after every run that was simulated now: how many of those wanted together are done."""
         self.engines: dict[str, int] = {}
         """Engine → runs, earlier ones included."""
         self._store = store

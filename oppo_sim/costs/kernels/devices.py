@@ -61,7 +61,7 @@ class KernelSource(Strict):
     version: str | None = None
     """None: the newest that was measured on the device."""
     device: str | None = None
-    """A measured device whose kernels are scaled to the one that is asked for; None: the device itself, or
+    """A measured device whose kernels are scaled to the requested one; None: the device itself, or
     its stand-in."""
     fp8_scales: Literal["auto", "static", "dynamic", "block"] = "auto"
     """With dtype fp8: scales fixed in the checkpoint, taken of every token as it runs, or of blocks of 128;

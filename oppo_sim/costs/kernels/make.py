@@ -1,6 +1,6 @@
 """Tables of measured kernels, made with ``aiconfigurator-core`` (extra ``kernels``).
 
-A model is asked for as the kinds of layers that it has: dense ones, mixtures of experts, and shared experts
+A model is requested as the kinds of layers that it has: dense ones, mixtures of experts, and shared experts
 as the MLPs of dense layers of their width.
 """
 
@@ -101,7 +101,7 @@ def package_version() -> str | None:
 
 
 def make_table(query: KernelQuery) -> KernelTable:
-    """Ask the package. Takes a second or two.
+    """Query the package. Takes a second or two.
 
     Raises OppoError without the extra, and for what the package has not measured.
     """
@@ -371,7 +371,7 @@ def _mixed(shape: ModelShape, full: float, within: float) -> float:
 
 
 def pieces(tokens: float, mean_context: float) -> tuple[float, int, int]:
-    """(rollouts, new tokens of each, past tokens of each) that stand for tokens at a mean context.
+    """(rollouts, new tokens of each, past tokens of each) that represent tokens at a mean context.
 
     Whole rollouts where no past is needed to reach it, else pieces of at most 512 tokens.
     """

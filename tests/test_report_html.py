@@ -417,7 +417,7 @@ def test_a_tuning_says_its_advice_and_shows_its_search(oppo: Oppo, tmp_path: Pat
     page = check_page(report_html(["tuned"]))
     record = json.loads((tmp_path / "tuned" / "tune.json").read_text())
     (answer,) = page.text("p", class_="answer")
-    assert answer.startswith("Set ")
+    assert answer.startswith(("Set ", "The best found is "))  # its interval may include 1
     assert "Expect " in answer
     trials = pd.read_parquet("tuned/trials.parquet")
     (data,) = page.data

@@ -582,5 +582,6 @@ def test_a_choice_that_may_be_no_faster_is_not_told_to_be_set(low: float, change
     assert first == (
         "Set inter."
         if changes
-        else "The best found is inter, which may be no faster than sequential: nothing found speaks for a change."
+        else "The best found is inter. It may be no faster than sequential, since its interval includes 1: more"
+        " seeds, or costs fitted to a log, narrow it."
     )

@@ -120,8 +120,8 @@ def summary_sentences(
     label = chosen.checked.setting.label
     return [
         (
-            f"The best found is {label}, which may be no faster than {numbers['baseline']}: nothing found"
-            " speaks for a change."
+            f"The best found is {label}. It may be no faster than {numbers['baseline']}, since its interval"
+            " includes 1: more seeds, or costs fitted to a log, narrow it."
             if surely <= 1.0 < (most if isfinite(most) else high)
             else f"Set {label}."
         ),

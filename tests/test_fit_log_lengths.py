@@ -13,12 +13,17 @@ from oppo_sim import columns as c
 from oppo_sim.cli.main import run
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
+from oppo_sim.fit.decoding import AS_IT_IS
+from oppo_sim.fit.generation import TOOL_SHARE, Generated, generation_of
 from oppo_sim.fit.log_lengths import dealt, lengths_of_logs, prompt_correlation
+from oppo_sim.fit.model import tool_share
+from oppo_sim.fit.priors import TOOL_TOKENS
 from oppo_sim.fit.sources import open_log
+from oppo_sim.scenario.build import build_parts
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
-from oppo_sim.traces.storage import load_trace
+from oppo_sim.traces.storage import load_trace, save_trace
 from tests.fit_logs import TRUTH, fit_scenario, short_chains, verl_log
 
 EXAMPLE = Path(__file__).parents[1] / "experiments" / "fit"
@@ -129,6 +134,30 @@ def test_answers_of_tools_are_apart_where_rollouts_can_call_them(tmp_path: Path,
     cut = found.frame[c.FINISH_REASON] == "length"
     assert (made[cut] == whole[cut]).all()
     assert made[~cut].sum() == pytest.approx(0.75 * whole[~cut].sum(), rel=0.01)
+
+
+def test_a_fit_counts_answers_of_tools_as_its_written_scenario_does(tmp_path: Path) -> None:
+    log = open_log(verl_log(tmp_path / "train.log", fit_scenario(), TRUTH, steps=1))
+    whole = lengths_of_logs([log], fit_scenario(), seed=0)
+    path = tmp_path / "answers.parquet"
+    scenario = fit_scenario(trace={"path": str(path), "sampling": "in_order"}, rollout={"num_replicas": 2})
+    seconds = []
+    for made in (whole, whole.with_tools(TOOL_SHARE)):
+        assert made.frame is not None
+        save_trace(made.frame, path, overwrite=True)
+        seconds.append(simulate(scenario, policy="sequential", steps=1).steps[c.timing("gen")].sum())
+    assert whole.frame is not None
+    responses, prompts = (whole.frame[name].to_numpy() for name in (c.RESPONSE_LENGTH, c.PROMPT_LENGTH))
+    step = Generated(responses[None, None, :], prompts[None, :], scenario.max_response_length, np.inf)
+    generated = generation_of([step], build_parts(scenario), None, tools=True)
+    counted = generated.decode[:, AS_IT_IS, 0] + generated.prefill[:, 0]
+    assert counted == pytest.approx(seconds, rel=0.01)
+    assert generated.prefill[1, 0] > 1.1 * generated.prefill[0, 0]
+
+
+def test_no_more_than_half_of_a_response_is_taken_for_answers_of_tools() -> None:
+    assert tool_share({TOOL_TOKENS: np.array([0.1, 0.7, 3.0])}).tolist() == [0.1, 0.5, 0.5]
+    assert tool_share({}).tolist() == [0.0]
 
 
 @pytest.mark.parametrize("real", [True, False])

@@ -290,7 +290,7 @@ def test_a_recorded_run_is_fitted_and_simulated_with_every_length_known(tmp_path
     features, kept = build_features(log, scenario)
     # Every length is known: nothing is drawn, and the model's seconds are those of the run.
     assert features.spread.max() == 0
-    assert (features.decode[0, 0] + features.prefill).tolist() == pytest.approx(
+    assert (features.decode[0, 0] + features.prefill[0]).tolist() == pytest.approx(
         kept.frame["timing_s/gen"].tolist(), rel=1e-9
     )
     replayed = ["--trace", str(tmp_path / "run"), "--set", "trace.sampling=by_step", "--steps", "2"]

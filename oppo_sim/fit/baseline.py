@@ -128,7 +128,7 @@ class Baseline:
         busy = sum(each, np.zeros(1)) - len(each) * waking + scoring
         running = scoring
         if self._kernels is not None:
-            prefills = sum((features.prefill for features in replicas), np.zeros(1))
+            prefills = sum((features.prefill[0] for features in replicas), np.zeros(1))
             decode, prefill = (np.atleast_1d(terms.get(name, np.ones(1))) for name in ("decode", "prefill"))
             decodes = np.maximum(self._kernels - prefills, 0.0)
             running = decode[:, None] * decodes + prefill[:, None] * prefills + scoring

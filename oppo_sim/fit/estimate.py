@@ -27,7 +27,7 @@ from oppo_sim.fit.identify import (
 )
 from oppo_sim.fit.judging import Judgement, judge, predict
 from oppo_sim.fit.log_lengths import LogLengths, lengths_of_logs, other_lengths
-from oppo_sim.fit.model import Measurement, measurements_of, terms_of
+from oppo_sim.fit.model import Measurement, measurements_of, terms_of, tool_share
 from oppo_sim.fit.offload import OFFLOAD, at_full_rate
 from oppo_sim.fit.periodic import in_words, with_periodic
 from oppo_sim.fit.plausible import overlaps, refuse_twice, refuse_units
@@ -237,7 +237,7 @@ class _RunsOfScenario:
         """Lengths less the share of tokens that tools wrote, where it is an unknown."""
         if self.lengths is None or TOOL_TOKENS not in posterior.terms:
             return self
-        return replace(self, lengths=self.lengths.with_tools(float(np.mean(posterior.terms[TOOL_TOKENS]))))
+        return replace(self, lengths=self.lengths.with_tools(float(np.mean(tool_share(posterior.terms)))))
 
     def notes(self) -> list[str]:
         """Each with the name of the first log."""

@@ -81,6 +81,7 @@ class Features:
     area: Floats
     """Rollouts × iterations."""
     prefill: Floats
+    """2 × steps, too."""
     rounds: Floats
     """Rounds of generation, each a cut; 0 where the phase is not cut."""
     wait: Floats

@@ -44,7 +44,7 @@ class Generation(NamedTuple):
     area: Floats
     """Rollouts × iterations."""
     prefill: Floats
-    """Seconds."""
+    """Seconds, of prompts and of tools' answers; 2 × steps, too."""
     rounds: Floats
     """Of generation, each a cut; 0 where the phase is not cut."""
     spread: Floats
@@ -65,9 +65,13 @@ def generation_of(
                 ended = responses.astype(np.float64)
                 ended[-1] = np.minimum(ended[-1], max(1.0, step.slowest))
                 decoded = np.where(ended < step.cut, np.maximum(1.0, ended * (1.0 - share)), ended)
+                # Answers come at once, as in the scenario that is written (``log_lengths``).
+                answers = np.rint(ended - decoded).astype(np.int64)
                 each = [
-                    slowest_phase(batch, prompts, parts.machine, parts.costs, engine, round_size)
-                    for batch, prompts in zip(np.rint(decoded).astype(np.int64), step.prompts, strict=True)
+                    slowest_phase(batch, before, parts.machine, parts.costs, engine, round_size)
+                    for batch, before in zip(
+                        np.rint(decoded).astype(np.int64), step.prompts + answers, strict=True
+                    )
                 ]
                 owner.append(number)
                 phases.append(one_after_other(each))
@@ -77,7 +81,7 @@ def generation_of(
     decode = seconds_by_host(parts.costs.actor, stretches)
     mean = _by_step(owner[whole], len(steps))
     prefill, rounds = (
-        np.array([getattr(phase, name) for phase in phases], dtype=np.float64)[whole]
+        np.array([getattr(phase, name) for phase in phases], dtype=np.float64)
         for name in ("prefill_s", "rounds")
     )
     iterations, area = (
@@ -89,8 +93,8 @@ def generation_of(
         decode=np.array([[mean(row[part]) for row in decode] for part in both]),
         iterations=np.array([mean(iterations[part]) for part in both]),
         area=np.array([mean(area[part]) for part in both]),
-        prefill=mean(prefill),
-        rounds=mean(rounds),
+        prefill=np.array([mean(prefill[part]) for part in both]),
+        rounds=mean(rounds[whole]),
         spread=np.sqrt(variance) / mean(as_it_is),
         has_host=bool(np.any(decode[-1][whole] > as_it_is * (1 + 1e-9))),
     )

@@ -64,7 +64,7 @@ class LogLengths:
     def with_tools(self, share: float) -> "LogLengths":
         """``share`` of each response that was not cut is the answer of a tool, which nobody decodes. It comes
         at once, since ``gen_phase_s`` has the waits, and after the first token, where all answers are one
-        prefill: what those of the run took is in the fitted seconds of decoding."""
+        prefill, as the fit counts it."""
         if self.frame is None or not self.takes_turns:
             return self
         lengths = self.frame[RESPONSE_LENGTH].to_numpy()

@@ -161,13 +161,12 @@ def stage_seconds(stage: str, features: Features, terms: Mapping[str, Floats]) -
 
     if stage == "gen":
         decode, host = term("decode", 1.0), term("host", 1.0)
-        # Negative lengths are none: beyond half of all tokens nothing is known of a tool's share.
-        tools = np.minimum(term(TOOL_TOKENS, 0.0), 0.5) / TOOL_SHARE if features.tools else np.zeros((1, 1))
+        tools = tool_share(terms)[:, None] / TOOL_SHARE if features.tools else np.zeros((1, 1))
         result: Floats = (
             decode * _at_host(features, (host / decode)[:, 0], tools)
             + term("iteration_s", 0.0) * _between(features.iterations, tools)
             + term("rollout_iteration_s", 0.0) * _between(features.area, tools)
-            + term("prefill", 1.0) * features.prefill
+            + term("prefill", 1.0) * _between(features.prefill, tools)
             + term("round_fixed_s", 0.0) * features.rounds
             + term("gen_phase_s", 0.0) * features.batches
             + np.minimum(term(TOOL_WAIT, 1.0), 1.0) * features.wait
@@ -188,6 +187,13 @@ def stage_seconds(stage: str, features: Features, terms: Mapping[str, Floats]) -
     if stage in features.gathers:
         return features.gathers[stage].seconds(term(stage, 1.0), term(GATHER, 1.0)) + fixed
     return term(stage, 1.0) * features.stages[stage] + fixed
+
+
+def tool_share(terms: Mapping[str, Floats]) -> Floats:
+    """Of the tokens of a response that was not cut, the share that tools answered; a draw each."""
+    # Negative lengths are none: beyond half of all tokens nothing is known of it.
+    found: Floats = np.minimum(np.atleast_1d(terms.get(TOOL_TOKENS, np.zeros(1))), 0.5)
+    return found
 
 
 def _at_host(features: Features, ratio: Floats, tools: Floats) -> Floats:

@@ -41,7 +41,7 @@ def _share_steps(one: StepLog, other: StepLog) -> bool:
 def refuse_units(log: StepLog, members: Sequence[Measurement], features: Features) -> None:
     """Seconds of generation that are hundreds of times what the cost model says, or a fraction of it, are
     none. Raises OppoError."""
-    gen = features.decode[0, features.decode.shape[1] // 2] + features.prefill
+    gen = features.decode[0, features.decode.shape[1] // 2] + features.prefill[0]
     for member in members:
         if "gen" not in member.stages:
             continue

@@ -168,6 +168,8 @@ def leave(s: State, r: int, place: int) -> None:
 def give_up_kept(s: State, r: int) -> None:
     """``Replica._give_up_kept``."""
     replica = replicas_in(s)[r]
+    if most_blocks(s, r) + kept_blocks(s, r) <= s.kv_blocks:
+        return
     while replica.kept and blocks_for_next_token(s, r) + kept_blocks(s, r) > s.kv_blocks:
         release_highest(s, r)
 
@@ -225,19 +227,25 @@ def room(s: State, r: int) -> int:
         return count
     if s.max_num_seqs != UNBOUNDED:
         count = min(count, s.max_num_seqs - replica.running)
-    if s.kv_blocks != UNBOUNDED:
-        used = blocks_for_next_token(s, r)
-        joining = -1
-        for position in range(count):
-            slot = waiting_in(s)[r, position]
-            rollout = rollouts_in(s)[slot]
-            if s.shares_prefixes and rollout.shares:
-                if rollout.group == joining or runs_prefix(s, r, slot):
-                    used -= groups_in(s)[rollout.group].prefix // s.kv_block_tokens
-                joining = rollout.group
-            used += (rollout.prompt + rollout.generated) // s.kv_block_tokens + 1
-            if used > s.kv_blocks:
-                return position
+    if s.kv_blocks != UNBOUNDED and fitting(s, r, count, most_blocks(s, r)) < count:
+        return fitting(s, r, count, blocks_for_next_token(s, r))
+    return max(count, 0)
+
+
+@compiled
+def fitting(s: State, r: int, count: int, used: int) -> int:
+    """Of ``count`` waiting rollouts, how many the KV blocks hold beside ``used``."""
+    joining = -1
+    for position in range(count):
+        slot = waiting_in(s)[r, position]
+        rollout = rollouts_in(s)[slot]
+        if s.shares_prefixes and rollout.shares:
+            if rollout.group == joining or runs_prefix(s, r, slot):
+                used -= groups_in(s)[rollout.group].prefix // s.kv_block_tokens
+            joining = rollout.group
+        used += (rollout.prompt + rollout.generated) // s.kv_block_tokens + 1
+        if used > s.kv_blocks:
+            return position
     return max(count, 0)
 
 

@@ -41,6 +41,8 @@ piece_seconds = rule(formulas.piece_seconds)
 prefilled_tokens = rule(formulas.prefilled_tokens)
 send_seconds = rule(formulas.send_seconds)
 
+_FEW = 32
+"""Pieces that are put in their place one by one."""
 _SPREAD = 8
 """Ids that lie closer than so many to one piece are counted, others compared."""
 
@@ -300,6 +302,20 @@ def send_piece(s: State, i: int) -> None:
 
 
 @compiled
+def order_by_arrival(s: State, sorts: bool) -> None:
+    """``items``: the pieces of the inbox as they arrive, else as they were; ``send_piece`` then moves none."""
+    keys, items, replicas = keys_in(s), items_in(s), replicas_in(s)
+    for i in range(s.inbox):
+        item = items[i] if sorts else i
+        arrives = replicas[rollouts_in(s)[inbox_in(s)[item, 0]].replica].link_free
+        before = 0
+        for r in range(s.replicas):
+            before += replicas[r].link_free < arrives
+        keys[i], items[i] = (before << 24) | i, item
+    sort_by_key(keys, items, s.inbox)
+
+
+@compiled
 def note_next_arrival(s: State) -> None:
     """When the next piece arrives."""
     at = way_at_in(s)
@@ -332,6 +348,9 @@ def send_and_receive(s: State) -> None:
         sorts = ordered_inbox(s)
         for i in range(s.inbox):
             occupy_link(s, items_in(s)[i] if sorts else i)
+        if s.inbox > _FEW:
+            order_by_arrival(s, sorts)
+            sorts = True
         for i in range(s.inbox):
             send_piece(s, items_in(s)[i] if sorts else i)
         note_next_arrival(s)

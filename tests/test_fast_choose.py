@@ -47,6 +47,8 @@ ALONE = ("placement.training=separate",)
         ("h200x8-vllm", "one-step-off", ALONE),
         ("h200x8-vllm", "async", ALONE),
         ("h200-single", "oppo", ()),
+        ("h100x64-32b", "sequential", ()),  # a thousand pieces are sent at once
+        ("agentic-a800x4", "oppo", ("rollout.kv_capacity_tokens=900000",)),
         (SCENARIO, "oppo", ("placement.scoring=rollout",)),
         (SCENARIO, "oppo", ("placement.shares_host=true", "placement.interference=1.3")),
     ],

@@ -303,7 +303,7 @@ def send_piece(s: State, i: int) -> None:
 
 @compiled
 def order_by_arrival(s: State, sorts: bool) -> None:
-    """``items``: the pieces of the inbox as they arrive, else as they were; ``send_piece`` then moves none."""
+    """``items``: the pieces of the inbox by arrival, else as they were; ``send_piece`` then moves none."""
     keys, items, replicas = keys_in(s), items_in(s), replicas_in(s)
     for i in range(s.inbox):
         item = items[i] if sorts else i

@@ -3,6 +3,8 @@
 # Records are read by field, which has no type for mypy.
 # mypy: disable-error-code="no-any-return, return-value, assignment"
 
+import numpy as np
+
 from oppo_sim.fast.ordering import clear, heap_down, heap_up, sort_by_key
 from oppo_sim.fast.prefixes import leave_prefix, runs_prefix
 from oppo_sim.fast.records import (
@@ -11,6 +13,7 @@ from oppo_sim.fast.records import (
     SLOT_BITS,
     UNBOUNDED,
     State,
+    classes_in,
     compiled,
     cuts_in,
     finals_in,
@@ -36,22 +39,23 @@ def running_slot(s: State, r: int, i: int) -> int:
 
 
 @compiled
-def context_of(s: State, r: int, i: int) -> int:
-    """Tokens in KV of the rollout at place ``i`` of the replica's heap."""
-    rollout = rollouts_in(s)[running_slot(s, r, i)]
-    return rollout.prompt + rollout.turn_end - (rollout.final - replicas_in(s)[r].iteration)
+def count_class(s: State, r: int, slot: int, more: int) -> None:
+    """A rollout begins to run (1) or no longer does (−1). Its context is that of its class plus the replica's
+    iteration, but for whole blocks."""
+    rollout = rollouts_in(s)[slot]
+    classes_in(s)[r, (np.int64(rollout.prompt) + rollout.turn_end - rollout.final) % s.kv_block_tokens] += (
+        more
+    )
 
 
 @compiled
 def blocks_for_next_token(s: State, r: int) -> int:
-    """``Replica._blocks_for_next_token``."""
+    """``Replica._blocks_for_next_token``: a context's whole blocks are what is beyond its residue."""
     replica, block = replicas_in(s)[r], s.kv_block_tokens
-    if block == 1:
-        return replica.kv + replica.running - replica.shared_running
-    blocks = -replica.shared_running
-    for i in range(replica.running):
-        blocks += context_of(s, r, i) // block + 1
-    return blocks
+    beyond = 0
+    for i in range(block):
+        beyond += classes_in(s)[r, i] * ((i + replica.iteration) % block)
+    return (replica.kv - beyond) // block + replica.running - replica.shared_running
 
 
 @compiled
@@ -77,12 +81,8 @@ def iterations_before_full(s: State, r: int, wanted: int) -> int:
     if most_blocks(s, r) + kept_blocks(s, r) + grown_most <= s.kv_blocks:
         return wanted
     free = s.kv_blocks - blocks_for_next_token(s, r) - kept_blocks(s, r)
-    clear(residues, 0, block)
-    if block > 1:
-        for i in range(replica.running):
-            residues[context_of(s, r, i) % block] += 1
-    else:
-        residues[0] = replica.running
+    for i in range(block):
+        residues[(i + replica.iteration) % block] = classes_in(s)[r, i]
     return min(wanted, iterations_that_fit(residues[:block], free, replica.running))
 
 
@@ -94,17 +94,35 @@ def enqueue(s: State, r: int, slot: int) -> None:
         replica.away += 1
         rollouts_in(s)[slot].queued = 1
         return
-    i = replica.waiting
-    if i >= waiting.shape[1]:
-        s.error = NO_ROOM
-        return
+    first, end = replica.first_waiting, replica.first_waiting + replica.waiting
     identity = rollouts_in(s)[slot].id
-    while i > 0 and rollouts_in(s)[waiting[r, i - 1]].id > identity:
-        waiting[r, i] = waiting[r, i - 1]
-        i -= 1
+    if first and first < end and rollouts_in(s)[waiting[r, (first + end) // 2]].id > identity:
+        # Nearer to the first ones: these move.
+        i = replica.first_waiting = first - 1
+        while i + 1 < end and rollouts_in(s)[waiting[r, i + 1]].id < identity:
+            waiting[r, i] = waiting[r, i + 1]
+            i += 1
+    else:
+        i = begin_waiting(s, r) if end == waiting.shape[1] else end
+        if i >= waiting.shape[1]:
+            s.error = NO_ROOM
+            return
+        while i > replica.first_waiting and rollouts_in(s)[waiting[r, i - 1]].id > identity:
+            waiting[r, i] = waiting[r, i - 1]
+            i -= 1
     waiting[r, i] = slot
     replica.waiting += 1
     rollouts_in(s)[slot].queued = 1
+
+
+@compiled
+def begin_waiting(s: State, r: int) -> int:
+    """Move those that wait to the begin of their table; the place after them."""
+    replica, waiting = replicas_in(s)[r], waiting_in(s)
+    for i in range(replica.waiting if replica.first_waiting else 0):
+        waiting[r, i] = waiting[r, replica.first_waiting + i]
+    replica.first_waiting = 0
+    return replica.waiting
 
 
 @compiled
@@ -117,6 +135,7 @@ def push(s: State, r: int, slot: int) -> None:
         return
     finals[r, i] = (rollouts_in(s)[slot].final << SLOT_BITS) | slot
     replica.running = i + 1
+    count_class(s, r, slot, 1)
     heap_up(finals[r], i)
 
 
@@ -150,6 +169,7 @@ def leave(s: State, r: int, place: int) -> None:
     rollout = rollouts_in(s)[slot]
     rollout.generated = rollout.turn_end - (rollout.final - replica.iteration)
     rollout.has_kv = rollout.queued = 0
+    count_class(s, r, slot, -1)
     replica.running -= 1
     replica.kv -= rollout.prompt + rollout.generated
     if s.shares_prefixes:
@@ -206,12 +226,12 @@ def remove(s: State, r: int, slot: int) -> None:
     elif s.tools and turns_in(s)[slot].at_tool:
         replica.away -= 1
     else:
-        kept = 0
-        for i in range(replica.waiting):
+        kept = first = replica.first_waiting
+        for i in range(first, first + replica.waiting):
             if waiting_in(s)[r, i] != slot:
                 waiting_in(s)[r, kept] = waiting_in(s)[r, i]
                 kept += 1
-        replica.waiting = kept
+        replica.waiting = kept - first
     if s.tools:
         release_kept(s, r, slot)
     rollout.queued = 0
@@ -237,7 +257,7 @@ def fitting(s: State, r: int, count: int, used: int) -> int:
     """Of ``count`` waiting rollouts, how many the KV blocks hold beside ``used``."""
     joining = -1
     for position in range(count):
-        slot = waiting_in(s)[r, position]
+        slot = waiting_in(s)[r, replicas_in(s)[r].first_waiting + position]
         rollout = rollouts_in(s)[slot]
         if s.shares_prefixes and rollout.shares:
             if rollout.group == joining or runs_prefix(s, r, slot):
@@ -264,6 +284,7 @@ def release_kv(s: State) -> None:
     for r in range(s.replicas):
         replica = replicas_in(s)[r]
         sync_generated(s, r)
+        begin_waiting(s, r)
         for i in range(replica.running):
             slot = running_slot(s, r, i)
             rollouts_in(s)[slot].has_kv = 0
@@ -273,6 +294,7 @@ def release_kv(s: State) -> None:
             replica.waiting += 1
         replica.first_cut = replica.last_cut = 0
         replica.running = replica.kv = replica.rows = replica.padded_kv = 0
+        clear(classes_in(s)[r], 0, s.kv_block_tokens)
         if s.limited or s.shares_prefixes:
             for i in range(replica.waiting):
                 keys_in(s)[i] = rollouts_in(s)[waiting_in(s)[r, i]].id

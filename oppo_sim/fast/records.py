@@ -192,10 +192,10 @@ ROLLOUT = np.dtype(
 score. ``incarnation`` differs whenever the slot holds another rollout. Seconds count from the begin of the
 row, but those of ``admitted_s``. ``prompt`` holds the answers of tools too. Two cache lines;
 what a cut reads and writes lies in the first."""
-TURNS = _record("", "", "prompt first call last at_tool kept unseen handed")
+TURNS = _record("", "", "prompt first call last at_tool kept kept_at unseen handed")
 """What a rollout has besides where some wait for tools: ``prompt`` alone; ``call`` is the next (or present)
-one of ``first`` to before ``last``; ``kept``, ``unseen`` as in ``model/rollout.py``; ``handed``: tokens of
-``prompt`` in ``ROLLOUT`` that the scorer was given."""
+one of ``first`` to before ``last``; ``kept``, ``unseen`` as in ``model/rollout.py``, ``kept_at``: its place
+among those of its replica; ``handed``: tokens of ``prompt`` in ``ROLLOUT`` that the scorer was given."""
 CALL = _record("", "seconds", "after tokens")
 ANSWER = _record("slot incarnation", "at")
 LENGTHS = _record("", "", "prompt response clipped")
@@ -207,11 +207,12 @@ GROUP = _record(
 ``whole``: all are ready; ``prompt``: of the first member, ``prefix`` of its tokens can be shared, by those of
 the same length."""
 REPLICA = _record(
-    "state iteration running kv rows padded_kv k round_left first_cut last_cut waiting load stale away kept"
-    " kept_blocks answered shared_tokens shared_blocks shared_running",
+    "state iteration running kv rows padded_kv k round_left first_cut last_cut waiting first_waiting"
+    " load stale away kept kept_blocks kept_rollouts answered shared_tokens shared_blocks shared_running",
     "at fixed slope memory arithmetic turns link_free flops traffic kernel_s",
 )
 """``link_free``: when its link has sent all that it has; ``first_cut`` to before ``last_cut``: cuts to come;
+``waiting`` rollouts wait from place ``first_waiting`` on;
 ``stale``: the demand of decoding is to be taken anew; ``away``: rollouts at a tool; ``kept``: tokens of KV
 kept for those that do not run; ``shared_…``: tokens and blocks less in memory, and blocks less among
 those that run, as in ``SharedPrefixes``."""
@@ -261,7 +262,9 @@ TABLES: dict[str, Any] = {
     "fire": "f8",  # A tournament of the actors' next events (seconds; inf: none): entry 1 is the earliest.
     "finals": "i8",  # Of each replica, as a heap: final iteration and slot of each running rollout.
     "cuts": "i8",  # Of each replica, a ring: iteration and slot of each cut to come, rising.
+    "classes": "i8",  # Of each replica: running rollouts by (context − iteration) modulo a block's tokens.
     "waiting": "i8",  # Of each replica: slots of rollouts to be prefilled, by id.
+    "kept": "i8",  # Of each replica: slots of rollouts whose KV is kept, in any order.
     "flights": "i8",  # Group slots in flight but for the batch in training.
     "free": "i8",  # Group slots that are not used, the next one last.
     "arrived": "i8",  # Group slots that became ready since the last selection.
@@ -387,7 +390,9 @@ device_actors_in = _matrix("device_actors")
 fire_in = _vector("fire")
 finals_in = _matrix("finals")
 cuts_in = _matrix("cuts")
+classes_in = _matrix("classes")
 waiting_in = _matrix("waiting")
+kept_in = _matrix("kept")
 flights_in = _vector("flights")
 free_in = _vector("free")
 arrived_in = _vector("arrived")

@@ -7,6 +7,7 @@ import numpy as np
 
 from oppo_sim.fast.activities import ended, progress, record, series_seconds, start, time_on_device, tolerance
 from oppo_sim.fast.batch import (
+    count_class,
     cut_to_come,
     give_up_kept,
     iterations_before_full,
@@ -66,7 +67,7 @@ def join(s: State, r: int) -> bool:
     tokens = recomputed = kv = longest = fresh = longest_fresh = 0
     pairs = recomputed_pairs = 0.0
     for i in range(count):
-        slot = waiting_in(s)[r, i]
+        slot = waiting_in(s)[r, replica.first_waiting + i]
         rollout = rollouts_in(s)[slot]
         context = np.int64(rollout.prompt) + rollout.generated
         shared = cached_prefix(s, r, slot) if s.shares_prefixes else 0
@@ -113,8 +114,7 @@ def join(s: State, r: int) -> bool:
             if cut < final or (cut == final and rollout.turn_end < rollout.response):
                 push_cut(s, r, cut, slot)
     replica.waiting -= count
-    for i in range(replica.waiting):
-        waiting_in(s)[r, i] = waiting_in(s)[r, i + count]
+    replica.first_waiting = replica.first_waiting + count if replica.waiting else 0
     replica.kv += kv
     if replica.kept and s.kv_blocks != UNBOUNDED:
         give_up_kept(s, r)
@@ -226,6 +226,7 @@ def next_activity(s: State, r: int) -> None:
 def finish(s: State, r: int, slot: int, at: float) -> None:
     """``Replica._finish_rollouts`` of one, and ``finished`` of the schedule."""
     replica, rollout = replicas_in(s)[r], rollouts_in(s)[slot]
+    count_class(s, r, slot, -1)
     rollout.generated = rollout.turn_end
     replica.running -= 1
     replica.kv -= rollout.prompt + rollout.turn_end

@@ -196,7 +196,10 @@ def _flight_tables(setup: Setup, size: _Sizes, room: int) -> Tables:
         "fire": np.full(2 * size.leaves, np.inf),
         "finals": _zeros(replicas, size.load + 1),
         "cuts": _zeros(replicas, size.cuts),
-        "waiting": _zeros(replicas, size.load),
+        "classes": _zeros(replicas, setup.machine.kv_block_tokens),
+        # Half of it is empty, so that all seldom move to its begin.
+        "waiting": _zeros(replicas, 2 * size.load),
+        "kept": _zeros(replicas, size.load if size.waits else 1),
         "flights": _zeros(size.groups),
         "free": np.arange(size.groups, dtype=np.int64)[::-1].copy(),
         "residues": _zeros(setup.machine.kv_block_tokens),

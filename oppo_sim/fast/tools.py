@@ -16,7 +16,7 @@ from oppo_sim.fast.records import (
     calls_in,
     compiled,
     first_call_in,
-    flights_in,
+    kept_in,
     replicas_in,
     rollouts_in,
     turns_in,
@@ -51,7 +51,13 @@ def begin_turn(s: State, slot: int) -> None:
 def keep_kv(s: State, r: int, slot: int) -> None:
     """``KeptKv.keep``."""
     turns, replica = turns_in(s)[slot], replicas_in(s)[r]
+    if replica.kept_rollouts >= kept_in(s).shape[1]:
+        s.error = NO_ROOM
+        return
     turns.kept = rollouts_in(s)[slot].prompt + rollouts_in(s)[slot].generated
+    turns.kept_at = replica.kept_rollouts
+    kept_in(s)[r, turns.kept_at] = slot
+    replica.kept_rollouts += 1
     replica.kept += turns.kept
     replica.kept_blocks += (turns.kept + s.kv_block_tokens - 1) // s.kv_block_tokens
     if s.shares_prefixes:
@@ -62,9 +68,15 @@ def keep_kv(s: State, r: int, slot: int) -> None:
 def release_kept(s: State, r: int, slot: int) -> None:
     """``KeptKv.release``."""
     turns, replica = turns_in(s)[slot], replicas_in(s)[r]
+    if turns.kept == 0:
+        return
     replica.kept -= turns.kept
     replica.kept_blocks -= (turns.kept + s.kv_block_tokens - 1) // s.kv_block_tokens
-    if s.shares_prefixes and turns.kept:
+    replica.kept_rollouts -= 1
+    last = kept_in(s)[r, replica.kept_rollouts]
+    kept_in(s)[r, turns.kept_at] = last
+    turns_in(s)[last].kept_at = turns.kept_at
+    if s.shares_prefixes:
         release_prefix(s, r, slot)
     turns.kept = 0
 
@@ -72,24 +84,19 @@ def release_kept(s: State, r: int, slot: int) -> None:
 @compiled
 def release_highest(s: State, r: int) -> None:
     """``KeptKv.release_highest``."""
-    highest = -1
-    for i in range(s.flights):
-        for slot in range(flights_in(s)[i] * s.group_size, (flights_in(s)[i] + 1) * s.group_size):
-            rollout = rollouts_in(s)[slot]
-            if rollout.replica != r or turns_in(s)[slot].kept == 0:
-                continue
-            if highest < 0 or rollout.id > rollouts_in(s)[highest].id:
-                highest = slot
+    highest = kept_in(s)[r, 0]
+    for i in range(1, replicas_in(s)[r].kept_rollouts):
+        if rollouts_in(s)[kept_in(s)[r, i]].id > rollouts_in(s)[highest].id:
+            highest = kept_in(s)[r, i]
     release_kept(s, r, highest)
 
 
 @compiled
 def release_all(s: State) -> None:
     """``KeptKv.release_all`` of every replica."""
-    for i in range(s.flights):
-        for slot in range(flights_in(s)[i] * s.group_size, (flights_in(s)[i] + 1) * s.group_size):
-            if turns_in(s)[slot].kept:
-                release_kept(s, rollouts_in(s)[slot].replica, slot)
+    for r in range(s.replicas):
+        while replicas_in(s)[r].kept_rollouts:
+            release_kept(s, r, kept_in(s)[r, replicas_in(s)[r].kept_rollouts - 1])
 
 
 @compiled

@@ -364,3 +364,18 @@ def test_a_run_of_a_model_of_another_size_has_wider_intervals(tmp_path: Path) ->
     of_7b = replace(part.features, parameters=7.616e9)
     assert _apart(of_7b, sizes) == pytest.approx(np.log(7.616 / 3.086))
     assert _apart(of_7b, sizes[2:]) == _apart(sizes[2], [of_7b]) == 0
+
+
+def test_seconds_that_no_prior_allows_name_the_settings_to_check(tmp_path: Path) -> None:
+    """A run whose update is five times as long as its scenario's costs say, and one that is as they say."""
+    scenario = fit_scenario()
+    for name, truth in (("as.log", TRUTH), ("other.log", TRUTH.model_copy(update={"update_actor": 6.0}))):
+        verl_log(tmp_path / name, scenario, truth, steps=ALL)
+        with short_chains():
+            found = fit(tmp_path / name, scenario, fit_steps=ALL, figures=False)
+        said = [note for note in found.notes if "outside the 95 % of their priors" in note]
+        assert bool(said) == (name == "other.log")
+        if said:
+            assert "update_actor (" in said[0]
+            assert "gradient_checkpointing" in said[0]
+            assert "old_log_prob" not in said[0]

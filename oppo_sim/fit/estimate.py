@@ -35,6 +35,7 @@ from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
 from oppo_sim.fit.priors import TOOL_TOKENS, priors_for, with_stage_seconds
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.sampling import on_one_blas_thread
+from oppo_sim.fit.surprising import surprises
 from oppo_sim.fit.tool_waits import lengthened_by_tools, waits_itself, where_waits
 from oppo_sim.fit.trends import Trend, trends_of
 from oppo_sim.fit.unrun import as_run
@@ -190,6 +191,8 @@ def fit_logs(
     posterior = draw_posterior(_fitted_steps(parts), priors, draws=draws, seed=seed)
     trends = _trends(parts, posterior)
     notes += [f"{trend.log}: {trend}" for trend in trends]
+    estimates = posterior_estimates(posterior, priors)
+    notes += surprises(estimates, [member for part in parts for member in part.members])
     notes += unidentified_cuts(posterior.terms)
     ahead = [_judged(part, parts, posterior, seed) for part in others]
     scenarios = [one.with_tools(posterior) for one in scenarios]
@@ -207,7 +210,7 @@ def fit_logs(
         parts=tuple(parts),
         held_out=tuple(held),
         judged=tuple(ahead),
-        estimates=tuple(posterior_estimates(posterior, priors)),
+        estimates=tuple(estimates),
         odd=tuple(
             odd
             for number, part in enumerate(parts)

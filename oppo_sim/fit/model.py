@@ -27,7 +27,8 @@ OTHER: Final = "other"
 NEGLIGIBLE: Final = 0.005
 """Share of a step below which a metric's seconds are not looked at."""
 _UPDATES: Final = frozenset({"update_critic", "update_actor"})
-_GEN: Final = ("decode", "host", "iteration_s", "rollout_iteration_s", "prefill", "gen_phase_s")
+GENERATION: Final = ("decode", "host", "iteration_s", "rollout_iteration_s", "prefill", "gen_phase_s")
+"""Terms of generation."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def terms_of(stages: Sequence[str], features: Sequence[Features]) -> list[str]:
     found: list[str] = []
     for stage in stages:
         if stage == "gen":
-            found += [name for name in _GEN if name != "host" or _any(features, "has_host")]
+            found += [name for name in GENERATION if name != "host" or _any(features, "has_host")]
             found += ["round_fixed_s"] if any(each.cut for each in features) else []
             found += [TOOL_TOKENS] if any(each.tools for each in features) else []
             found += [TOOL_WAIT] if any(each.wait.max() > 0 for each in features) else []

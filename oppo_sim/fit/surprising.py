@@ -1,0 +1,51 @@
+"""Terms that a log puts where their priors do not: perhaps the scenario is not that of the run."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from oppo_sim.fit.identify import TermEstimate
+from oppo_sim.fit.model import GENERATION, Measurement
+
+_MATTERS: Final = 0.02
+"""Share of the step from which on a stage is looked at: short ones hold what no cost model has."""
+_SETTINGS: Final = {
+    "gen": "actor_model, device, costs.rollout.host, tensor_parallel, num_replicas, max_num_seqs",
+    "reward": "reward_model, device, scoring.num_workers",
+    "training": "model, device, num_gpus, micro batches, offload, gradient_checkpointing, sequence_parallel",
+}
+"""What the seconds of a stage follow from."""
+_SCORING: Final = ("score", "score_batch_s", "piece_fixed_s")
+
+
+def surprises(estimates: Sequence[TermEstimate], members: Sequence[Measurement]) -> list[str]:
+    """A sentence for generation, scoring and training each, where the 95 % interval of a term lies outside
+    that of its prior."""
+    shares = {stage: member.share for member in members for stage in member.stages}
+    found: dict[str, list[str]] = {}
+    for one in estimates:
+        low, _, high = one.prior
+        if low <= one.posterior[-1] and one.posterior[0] <= high:
+            continue
+        stage = _stage(one.term)
+        if shares.get(stage, 0.0) < _MATTERS:
+            continue
+        end, by = (
+            ("upper", one.posterior[1] / high)
+            if one.posterior[0] > high
+            else ("lower", one.posterior[1] / low)
+        )
+        found.setdefault(stage if stage in _SETTINGS else "training", []).append(
+            f"{one.term} ({by:.2g} times the {end} end)"
+        )
+    return [
+        f"outside the 95 % of their priors: {', '.join(terms)}. Is the scenario that of the run"
+        f" ({_SETTINGS[kind]})? Steps like those of the logs are predicted either way, other settings less"
+        " well"
+        for kind, terms in found.items()
+    ]
+
+
+def _stage(term: str) -> str:
+    if term in GENERATION:
+        return "gen"
+    return "reward" if term in _SCORING else term.removesuffix("_s")

@@ -577,6 +577,57 @@ def cluster_verl() -> dict[str, Any]:
     }
 
 
+def mini_r1_zero() -> dict[str, Any]:
+    """The scenario of a GRPO run of TRL on one A800 of 80 GB, without its trace: the settings that the run
+    wrote down and its notebook. Eight completions of one prompt a step, padded to the longest of them, one at
+    a time through model and reference; vLLM in the same process, which never sleeps. Old log-probabilities
+    are computed, for they correct what vLLM sampled."""
+    model = {  # Qwen3-1.7B
+        "num_hidden_layers": 28,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+        "qk_norm": True,
+    }
+    return {
+        "format": "oppo-scenario/1",
+        "name": "mini_r1_zero",
+        "rollout_batch_size": 8,
+        "group_size": 8,
+        "max_prompt_length": 512,
+        "max_response_length": 1024,
+        "rollout": {"num_replicas": 1, "kv_capacity_tokens": "auto", "max_num_seqs": 8},
+        "training": {
+            "num_ppo_epochs": 1,
+            "num_mini_batches": 1,
+            "micro_batch_rollouts": 1,
+            "remove_padding": False,
+            "num_gpus": 1,
+            "critic": "none",
+            "gradient_checkpointing": True,
+            "weight_sync": {"kind": "reshard"},
+        },
+        "costs": {
+            "kind": "composed",
+            "device": DEVICE,
+            "actor_model": model,
+            "ref_model": model,
+            "reward_model": {"kind": "verifier"},
+            "rollout": {
+                "tensor_parallel": 1,
+                "host": host_of("sync", eager=False),
+                "gpu_memory_utilization": 0.3,
+                "sleep_mode": False,
+            },
+        },
+        "policy": "sequential",
+    }
+
+
 def host_of(mode: str, eager: bool) -> str:
     """The host preset of vLLM under verl, from `rollout.mode` and `rollout.enforce_eager`."""
     if eager:
@@ -584,11 +635,16 @@ def host_of(mode: str, eager: bool) -> str:
     return "vllm-async" if mode == "async" else "vllm"
 
 
-def with_trace(scenario: dict[str, Any], log: Path, folder: Path) -> Scenario:
+UNLOGGED_PROMPTS = {"mini_r1_zero": 100}
+"""Scenario → tokens of a prompt where no log has them: a question of GSM8K and a short template."""
+
+
+def with_trace(scenario: dict[str, Any], log: Path, folder: Path, names: str = "verl") -> Scenario:
     """The scenario with lengths rebuilt from its log's figures a step, as `oppo trace import --from verl`
-    rebuilds them; each step replays the rollouts of the same step of the log."""
+    rebuilds them, or from those of the framework ``names``; each step replays the rollouts of the same step
+    of the log. Prompts of which no length is logged are the scenario's."""
     frame, _ = import_log(
-        "verl",
+        names,
         log,
         rows_per_step=scenario["rollout_batch_size"],
         max_response_length=scenario["max_response_length"],
@@ -596,4 +652,6 @@ def with_trace(scenario: dict[str, Any], log: Path, folder: Path) -> Scenario:
     path = folder / f"{scenario['name']}.parquet"
     frame.to_parquet(path, index=False)
     trace = {"path": str(path), "sampling": "by_step"}
+    if (prompt := UNLOGGED_PROMPTS.get(scenario["name"])) is not None:
+        trace["prompt_length"] = prompt
     return Scenario.model_validate({**scenario, "steps": int(frame["step"].nunique()), "trace": trace})

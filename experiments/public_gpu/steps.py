@@ -91,7 +91,7 @@ def scenario_of(run: Run, folder: Path) -> Scenario:
     if "trace" in run.scenario:  # no longest response is logged: only fits rebuild lengths without
         return Scenario.model_validate(run.scenario)
     log = run.log or write_log(run.steps, folder / f"{run.name}.jsonl")
-    return with_trace(run.scenario, log, folder)
+    return with_trace(run.scenario, log, folder, run.names)
 
 
 def unfitted(run: Run, folder: Path) -> pd.DataFrame:
@@ -102,6 +102,8 @@ def unfitted(run: Run, folder: Path) -> pd.DataFrame:
         if f"{stage}_s" in run.steps:
             found[f"measured_{stage}"] = run.steps[f"{stage}_s"]
             found[f"predicted_{stage}"] = simulated[f"timing_s/{stage}"]
+    if "gen_s" not in run.steps:  # a log of whole steps
+        return found
     found["predicted_gen"] += simulated["timing_s/update_weights"]
     if "old_log_prob_s" not in run.steps:  # as verl of 2024 counts it
         found["predicted_gen"] += simulated["timing_s/old_log_prob"]

@@ -11,6 +11,7 @@ from scenarios import (
     dstack_h100,
     econ_lora,
     gpg_megatron,
+    mini_r1_zero,
     nemo_rl_b200,
     play_verl,
     qwen3_8b_h20,
@@ -88,6 +89,7 @@ UNSHIPPED = {
         for run in ("", "_drgrpo", "_aggonly", *(f"_{name}" for name in _LATER_H20))
     },
     "gpg_megatron": Unshipped("8 × A100-80 or A800-80", "verl, vLLM eager", gpg_megatron()),
+    "mini_r1_zero": Unshipped("1 × A800-80", "TRL, vLLM", mini_r1_zero(), names="trl"),
     "nemo_rl_b200": Unshipped("8 × B200", "NeMo RL, vLLM eager", nemo_rl_b200(), names="nemo_rl"),
     "verl_mi300x_grpo": Unshipped("8 × MI300X", "verl, vLLM eager", verl_mi300x(critic=False)),
     "verl_mi300x_ppo": Unshipped("8 × MI300X", "verl, vLLM eager", verl_mi300x(critic=True)),

@@ -90,33 +90,43 @@ class ConsoleDict:
         return step
 
 
-_BAR: Final = re.compile(r"\s*\d{1,3}%\|[^|]*\|\s*(\d{1,15})/\d{1,15} \[")
+_BAR: Final = re.compile(r"\s*\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15}) \[")
 """A trainer's bar says nothing before the share, those of other loops say what they do."""
 
 
 Printed = tuple[int | None, dict[str, float], int | None]
-"""A line's step, its figures, and what the trainer's bar said last."""
+"""A line's step, its figures, and what the trainer's bar said last. Without figures, the last of all: the
+steps of the run where the bar came to its end."""
 
 
-def moved_to(line: str) -> int | None:
-    """The step of a trainer's bar; None if the line is none."""
+def moved_to(line: str) -> tuple[int, int] | None:
+    """The step of a trainer's bar, and the last one; None if the line is none."""
     found = _BAR.match(line)
-    return None if found is None else int(found[1])
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def with_steps_of_bar(printed: Iterable[Printed]) -> Iterator[tuple[int | None, dict[str, float]]]:
-    """Lines that name no step with the bar's, as transformers' trainer moves it and then prints its figures;
-    only if it was moved before every line, since where output is written in blocks it is ahead of them."""
+    """Lines that name no step with the bar's, as transformers' trainer moves it and then prints its figures.
+    Where it was not moved before every line, as where output is written in blocks or after the other stream,
+    they are counted if they are as many as the steps of a run that came to its end."""
     lines = iter(printed)
     for step, figures, at in lines:
         if step is None and _of_training(figures):
-            held = [(step, figures, at), *lines]
+            every: list[Printed] = [(step, figures, at), *lines]
+            held = [each for each in every if each[1]]
+            of_all = None if every[-1][1] else every[-1][2]
             shown = [bar for named, each, bar in held if named is None and _of_training(each)]
             moved = all(two is not None and one is not None and one < two for one, two in pairwise(shown))
+            counted, number = len(shown) == of_all and not moved, 0
             for named, each, bar in held:
-                yield (bar if named is None and moved and _of_training(each) else named), each
+                if named is None and _of_training(each):
+                    number += 1
+                    yield number if counted else (bar if moved else None), each
+                else:
+                    yield named, each
             return
-        yield step, figures
+        if figures:
+            yield step, figures
 
 
 def _of_training(figures: Mapping[str, float]) -> bool:

@@ -92,6 +92,7 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
 def _printed(lines: Iterable[bytes]) -> Iterator[Printed]:
     lists, entries = ConsoleLists(), ConsoleDict()
     bar: int | None = None
+    steps: int | None = None
     for raw in chain.from_iterable(map(_written_over, lines)):
         if len(raw) > _MOST_LINE:
             continue
@@ -102,8 +103,8 @@ def _printed(lines: Iterable[bytes]) -> Iterator[Printed]:
                 yield *listed, bar
             continue
         entry_of = entries.step_of(line)
-        at = moved_to(line)
-        bar = bar if at is None else at
+        if (moved := moved_to(line)) is not None:
+            bar, steps = moved[0], moved[1] if moved[0] == moved[1] else None
         # The last number of a line without its end may have lost digits, as where a run was stopped.
         whole = len(line) if line.endswith(("\n", "\r")) else len(line) - 1
         figures: dict[str, float] = {}
@@ -124,6 +125,7 @@ def _printed(lines: Iterable[bytes]) -> Iterator[Printed]:
             yield int(named), figures, bar
         else:
             yield int(found.group(1)) if found else None, figures, bar
+    yield None, {}, steps
 
 
 def _written_over(line: bytes) -> list[bytes]:

@@ -657,3 +657,76 @@ def test_a_trainer_state_is_read(tmp_path: Path) -> None:
 def test_from_python_it_is_a_data_frame(tmp_path: Path) -> None:
     frame = oppo_sim.read_step_log(console(tmp_path / "a.log", [(1, {}), (2, {})])).frame
     assert frame["timing_s/step"].mean() == 36.0
+
+
+def test_a_log_without_known_seconds_is_told_which_of_its_own_may_be(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    own = {"time/sampling": 41.0, "time/train_step": 12.0, "env/all/ac_tokens_per_turn": 700.0}
+    path.write_text("".join(json.dumps({"step": step, **own}) + "\n" for step in range(3)))
+    with pytest.raises(OppoError, match=r"one of time/sampling, time/train_step may hold seconds"):
+        read_step_log(path)
+    read = read_step_log(path, fields={"timing_s/gen": "time/sampling"})
+    assert read.frame["timing_s/gen"].tolist() == [41.0] * 3
+    rows = [{"step": s, "completions/mean_length": 90.0, "num_tokens": 1000 * s} for s in (1, 2)]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
+    with pytest.raises(OppoError, match=r"none of its 3 figures \(.*\) is of seconds by its name"):
+        read_step_log(tmp_path / "trainer_state.json")
+
+
+def _of_transformers_5(each: int, steps: int = 60) -> list[str]:
+    """Lines of TRL as transformers prints them since version 5: text of four digits. Steps of ``each``
+    tokens, and of one more where the step is odd."""
+    lines, tokens = [], 0
+    for step in range(1, steps + 1):
+        tokens += each + step % 2
+        figures = {
+            "loss": "-0.0262",
+            "num_tokens": f"{tokens:.4g}",
+            "completions/mean_length": f"{40 + step % 3}",
+            "completions/max_length": "64",
+            "step_time": f"{8 + 0.01 * step:.4g}",
+            "epoch": f"{step * 0.009:.4g}",
+        }
+        lines.append(str(figures))
+    return lines
+
+
+def _bars(steps: int) -> list[str]:
+    return [
+        f" {100 * step // steps:2d}%|██  | {step}/{steps} [00:12<08:18, 12.77s/it]"
+        for step in range(steps + 1)
+    ]
+
+
+def test_a_sum_of_tokens_shown_by_four_digits_tells_no_step_that_it_leaves_open(tmp_path: Path) -> None:
+    def read(each: int) -> StepLog:
+        printed = zip(_bars(80)[1:], _of_transformers_5(each, 80), strict=True)
+        path = tmp_path / "console.log"
+        path.write_text("".join(f"{bar}\n{line}\n" for bar, line in printed))
+        return read_step_log(path)
+
+    long = read(451)  # sums up to 36,120, shown to 10
+    assert long.frame["tokens/total"].notna().all() and not long.notes
+    short = read(180)  # 10 of 180
+    assert short.frame["step"].tolist() == list(range(1, 81))
+    known = short.frame["tokens/total"]
+    assert known[:55].notna().all() and known[56:].isna().all()
+    assert any("the console shows 4 digits of their sum" in note for note in short.notes)
+
+
+def test_lines_of_one_stream_before_the_bar_of_the_other_are_counted_where_each_is_a_step(
+    tmp_path: Path,
+) -> None:
+    path, lines, whole = (
+        tmp_path / "job.log",
+        _of_transformers_5(451),
+        {"train_runtime": "340", "epoch": "0.3"},
+    )
+    path.write_text("\n".join([*lines, str(whole), *_bars(60)]) + "\n")
+    log = read_step_log(path)
+    assert log.frame["step"].tolist() == list(range(1, 61)) and not log.notes
+    assert log.frame["tokens/total"].tolist()[1:3] == [451.0, 452.0]
+    # A line for every second step, or a run that was stopped: nothing says which step a line is.
+    for text in ([*lines[1::2], *_bars(60)], [*lines, *_bars(60)[:-1]]):
+        path.write_text("\n".join(text) + "\n")
+        assert any("its lines were counted from 0" in note for note in read_step_log(path).notes)

@@ -3,6 +3,7 @@
 What cannot be used is left out and counted; what makes no log at all is an error of one sentence.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,10 @@ LENGTH_FIGURES: Final = {
 SECONDS_OF_STEP: Final = (TIMING_STEP, STEP_TESTING_S, STEP_SAVE_S)
 
 _TABLES: Final = {".csv", ".jsonl", ".json"}
+
+_SECONDS_LIKE: Final = re.compile(r"(?<![a-z])(time|timing|secs?|seconds|duration|elapsed|latency)(?![a-z])")
+"""A name that may be of seconds."""
+_SHOWN_NAMES: Final = 6
 
 _UPDATES: Final = "train/step"
 """slime counts updates by it, several a rollout, and prints them as steps."""
@@ -273,8 +278,25 @@ def _framework(
     if not any(found for _, found in records):
         raise OppoError(f"{root} holds no figures of any step: is it the log of a training run?")
     raise OppoError(
-        f"{root} names no seconds of a stage that are known here ({', '.join(by_name)}): name them with"
-        " --field timing_s/gen=NAME, in Python with fields={'timing_s/gen': NAME}"
+        f"{root} names no seconds of a stage that are known here ({', '.join(by_name)}):"
+        f" {_perhaps_seconds(records)}"
+    )
+
+
+def _perhaps_seconds(records: Sequence[tuple[Path, list[Figures]]]) -> str:
+    """What to do about a log without known seconds."""
+    names = {name: None for _, found in records for _, figures in found for name in figures}
+    likely = sorted((name for name in names if _SECONDS_LIKE.search(name)), key=len)[:_SHOWN_NAMES]
+    if likely:
+        return (
+            "name them with --field timing_s/gen=NAME, in Python with fields={'timing_s/gen': NAME}; by its"
+            f" name one of {', '.join(likely)} may hold seconds"
+        )
+    some = ", ".join(list(names)[:_SHOWN_NAMES])
+    return (
+        f"none of its {len(names)} figures ({some}) is of seconds by its name, as in a log that ends before"
+        " its first step, or of a trainer that does not time its steps (TRL's under Unsloth); give seconds of"
+        " another name with --field timing_s/gen=NAME, in Python with fields={'timing_s/gen': NAME}"
     )
 
 

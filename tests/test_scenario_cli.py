@@ -280,6 +280,36 @@ def test_init_takes_grpo_and_adapters_which_change_what_fits(
     assert load_scenario("run.yaml").training.num_ppo_epochs == 4
 
 
+def test_init_lets_the_vllm_of_trl_and_training_share_the_memory_where_both_fit(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def written(device: str) -> Scenario:
+        given = (
+            "--model",
+            "qwen2.5-7b",
+            "--gpus",
+            "2",
+            "--device",
+            device,
+            "--framework",
+            "TRL",
+            "--no-critic",
+        )
+        given += ("--engine", "vllm", "--lora-rank", "16", "-o", "run.yaml", "--force")
+        assert oppo(capsys, "init", *given)[0] == 0
+        return load_scenario("run.yaml")
+
+    shared = written("H100")
+    costs = shared.costs
+    assert not shared.training.offload
+    assert costs.rollout.gpu_memory_utilization == 0.3  # type: ignore[union-attr]  # roofline, as written
+    assert costs.terms.gen_phase_s == 0.0 and "gen_phase_s" in costs.terms.model_fields_set  # nothing wakes
+    # 0.3 of 48 GB are less than the weights: engine and training take turns.
+    turns = written("L40S")
+    assert turns.training.offload
+    assert "gen_phase_s" not in turns.costs.terms.model_fields_set
+
+
 def test_init_asks_on_a_terminal(
     mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,9 +46,12 @@ def fresh_text(wanted: Wanted, file: str) -> str:
     beyond = [degree for degree in degrees if degree % node == 0 and degree > node and not wanted.static]
     critics = (True, False) if wanted.trains_critic and not wanted.no_critic else (False,)
     precisions = (False, True) if find_device(wanted.device).fp8_flops and not wanted.static else (False,)
-    ways = (product(precisions, critics, (False, True), some) for some in (inside, beyond))
-    for eight_bits, critic, saving, degree in chain.from_iterable(ways):
-        text = scenario_text(wanted, Shape(degree, saving, critic, eight_bits), file)
+    # TRL's vLLM stays, and so does its training state; where both do not fit, they have to take turns.
+    vllm = wanted.framework == "TRL" and not wanted.static and not wanted.apart
+    staying = (True, False) if vllm else (False,)
+    ways = (product(precisions, critics, (False, True), some, staying) for some in (inside, beyond))
+    for eight_bits, critic, saving, degree, stays in chain.from_iterable(ways):
+        text = scenario_text(wanted, Shape(degree, saving, stays, critic, eight_bits), file)
         try:
             build_setup(scenario_from_plain(parse_yaml(text, file), where=file))
         except OppoError as error:

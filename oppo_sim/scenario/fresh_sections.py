@@ -81,6 +81,8 @@ class Shape:
     """Of tensor parallelism."""
     saving: bool
     """Activations recomputed, an engine that sleeps."""
+    stays: bool
+    """Engine and training state share the memory, as with TRL's vLLM: neither leaves."""
     critic: bool
     """And a reward model; else rules check the answers."""
     eight_bits: bool
@@ -174,6 +176,8 @@ def _training(wanted: Wanted, shape: Shape) -> str:
     if wanted.framework == "TRL":
         epochs = "4 # the default of TRL's PPO" if shape.critic else "1 # num_iterations of TRL's GRPO"
     placed = "  offload: true # training state leaves the GPUs while the engines run\n"
+    if shape.stays:
+        placed = ""
     if wanted.apart:
         placed = f"  num_gpus: {wanted.gpus - wanted.rollout_gpus} # assumed: half of them\n"
     adapters = f"  lora_rank: {wanted.lora_rank} # adapters alone are trained\n" if wanted.lora_rank else ""
@@ -209,6 +213,7 @@ def _weight_sync(wanted: Wanted) -> str:
 
 def _costs(wanted: Wanted, shape: Shape) -> str:
     device, model = find_device(wanted.device), show_value(wanted.model, 1000)
+    awake = "  terms: {gen_phase_s: 0} # the engine does not sleep (vllm_enable_sleep_mode): nothing wakes\n"
     return f"""\
 costs:
   kind: roofline # composed (measured kernels) is closer where there are tables: docs/costs.md
@@ -216,7 +221,7 @@ costs:
   actor_model: {model} # shape from its public config.json
   reward_model: {_reward_model(wanted, shape, model)}
   rollout: {_engine(wanted, shape)}
-"""
+{awake if shape.stays else ""}"""
 
 
 def _reward_model(wanted: Wanted, shape: Shape, model: str) -> str:
@@ -234,11 +239,15 @@ def _reward_model(wanted: Wanted, shape: Shape, model: str) -> str:
 
 def _engine(wanted: Wanted, shape: Shape) -> str:
     degree, node = shape.degree, wanted.node
-    sleeps = ", sleep_mode: true" if shape.saving else ""
+    sleeps = ", sleep_mode: true" if shape.saving and not shape.stays else ""
+    if shape.stays:
+        sleeps = ", gpu_memory_utilization: 0.3"
     dtype = ", dtype: fp8" if shape.eight_bits else ""
     why = ["in 16 bits the model would not fit"] if shape.eight_bits else []
     if degree > node:
         why.append(f"{degree // node} nodes an engine: it does not fit into one")
+    if shape.stays:
+        why.append("0.3 is TRL's default: training keeps its memory meanwhile")
     reasons = f" # {'; '.join(why)}" if why else ""
     ranks = _ranks(wanted, degree)
     return f"{{host: {wanted.engine}, tensor_parallel: {degree}{ranks}{sleeps}{dtype}}}{reasons}"

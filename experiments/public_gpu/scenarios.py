@@ -617,6 +617,9 @@ def mini_r1_zero() -> dict[str, Any]:
             "actor_model": model,
             "ref_model": model,
             "reward_model": {"kind": "verifier"},
+            "terms": {
+                "gen_phase_s": 0.0
+            },  # as `oppo scenario init --framework TRL` writes since its first look
             "rollout": {
                 "tensor_parallel": 1,
                 "host": host_of("sync", eager=False),

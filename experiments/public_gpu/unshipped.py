@@ -64,9 +64,11 @@ _ASYCN = (
     "sigfrac_cfixed_lr1.25e-5_slowema_ret0.98",
     "clip_low0.4_high0.4_seed42",
     "a2q_prompt_only_pr95_pp90_lr3.1e-6_seed1",
+    "clip_low0.1_high0.1_seed0",
+    "cd_linear_1e-5_to_3.1e-6_seed1",
 )
 """Of 31 runs of a hundred steps or more the ten whose names come first by sha256("public_gpu/1:" + name), and
-five more."""
+seven more."""
 _LATER_H20 = ("m20_grpo", "m20_gspo", "b_gspo", "e_drgrpo_scaled", "r1_grpo")
 _QWEN, _UNSAID = "Qwen/Qwen2.5-0.5B-Instruct", "of 80 GB, not said which"
 UNSHIPPED = {

@@ -730,3 +730,43 @@ def test_lines_of_one_stream_before_the_bar_of_the_other_are_counted_where_each_
     for text in ([*lines[1::2], *_bars(60)], [*lines, *_bars(60)[:-1]]):
         path.write_text("\n".join(text) + "\n")
         assert any("its lines were counted from 0" in note for note in read_step_log(path).notes)
+
+
+def _table(figures: dict[str, float], pairs: int = 2) -> list[str]:
+    """As AReaL prints them: a grid of names and numbers, the first column from top to bottom first."""
+    cells = [f" {name:<24} │ {value:.4e} " for name, value in figures.items()]
+    rows = -(-len(cells) // pairs)
+    lines = ["╒══╤══╤══╤══╕"]
+    for row in range(rows):
+        of_row = [cells[row + column * rows] for column in range(pairs) if row + column * rows < len(cells)]
+        lines += [f"│{'│'.join(of_row)}│", "├──┼──┼──┼──┤"]
+    return [*lines[:-1], "╘══╧══╧══╧══╛"]
+
+
+def test_the_tables_of_areals_console_are_read_as_its_other_logs(tmp_path: Path) -> None:
+    lines = []
+    for step in range(3):
+        figures = {
+            "timeperf/rollout": 20.0,
+            "timeperf/train_step": 9.0 + step,
+            "timeperf/update_weights": 1.5,
+            "ppo_actor/seq_len/avg": 1120.0 + step,
+            "ppo_actor/prompt_len/avg": 120.0,
+        }
+        lines += [
+            f"20260708-12:00:01.1 StatsLogger INFO: Epoch 1/2 Step {step + 1}/9 Train step {step + 1}/18 done.",
+            "20260708-12:00:01.2 StatsLogger INFO: Stats (1/1):",
+            *_table(figures),
+            "20260708-12:00:02.0 other │ 3 │",
+        ]
+    path = tmp_path / "main.log"
+    path.write_text("\n".join(lines) + "\n")
+    log = read_step_log(path)
+    assert log.framework == "areal"
+    assert log.frame["step"].tolist() == [0, 1, 2]  # as wandb and TensorBoard count them
+    assert log.frame["timing_s/update_actor"].tolist() == [9.0, 10.0, 11.0]
+    assert log.frame["response_length/mean"].tolist() == [1000.0, 1001.0, 1002.0]
+    assert log.frame["prompt_length/mean"].tolist() == [120.0] * 3
+    # Stopped within the last table.
+    path.write_text("\n".join(lines[:-3]) + "\n")
+    assert read_step_log(path).frame["step"].tolist() == [0, 1]

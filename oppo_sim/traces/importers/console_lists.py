@@ -1,5 +1,5 @@
 """Steps that a run prints a figure a line: as lists under headings (NeMo RL's console), or as a dictionary
-(SkyRL's); and steps that only a progress bar counts (TRL's)."""
+(SkyRL's); in a table (AReaL's); and steps that only a progress bar counts (TRL's)."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -88,6 +88,34 @@ class ConsoleDict:
         step, ended = self._step, line.rstrip().endswith("}")
         self._step = None if ended else step
         return step
+
+
+_DONE: Final = re.compile(r"\bTrain step (\d{1,18})/\d+ done\.\s*$")
+_TABLE: Final = re.compile(r"\bStats \((\d{1,6})/\d{1,6}\):\s*$")
+_CELLS: Final = re.compile(rf"│ *([\w./-]+) *│ *({_NUMBER[1:-1]}(?:e[+-]\d{{1,3}})?) *(?=│)")
+
+
+class ConsoleTable:
+    """Reads tables of names and numbers that follow ``Train step 3/580 done.``; the run's other logs count
+    steps from 0. A table without its end, as where a run was stopped, is none."""
+
+    def __init__(self) -> None:
+        self._done: int | None = None
+        self._further = 0
+        self._figures: dict[str, float] = {}
+
+    def read(self, line: str) -> tuple[int, dict[str, float]] | None:
+        """The step and its figures where the line is the end of a table, None of any other."""
+        if (done := _DONE.search(line)) is not None:
+            self._done, self._further, self._figures = int(done[1]), 0, {}
+        elif (table := _TABLE.search(line)) is not None:
+            self._further, self._figures = int(table[1]) - 1, {}
+        elif self._done is not None and "│" in line:
+            self._figures |= {found[1]: float(found[2]) for found in _CELLS.finditer(line)}
+        elif self._done is not None and "╘" in line and self._figures:
+            figures, self._figures = self._figures, {}
+            return max(0, self._done - 1) + self._further, figures
+        return None
 
 
 _BAR: Final = re.compile(r"\s*\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15}) \[")

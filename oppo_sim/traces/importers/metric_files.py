@@ -19,6 +19,7 @@ from oppo_sim.files import file_errors
 from oppo_sim.traces.importers.console_lists import (
     ConsoleDict,
     ConsoleLists,
+    ConsoleTable,
     Printed,
     moved_to,
     with_steps_of_bar,
@@ -90,14 +91,14 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
 
 
 def _printed(lines: Iterable[bytes]) -> Iterator[Printed]:
-    lists, entries = ConsoleLists(), ConsoleDict()
+    lists, entries, table = ConsoleLists(), ConsoleDict(), ConsoleTable()
     bar: int | None = None
     steps: int | None = None
     for raw in chain.from_iterable(map(_written_over, lines)):
         if len(raw) > _MOST_LINE:
             continue
         line = _COLOURS.sub("", raw.decode("utf-8", "replace"))
-        listed = lists.read(line)
+        listed = lists.read(line) or table.read(line)
         if listed is not None:
             if listed[1]:
                 yield *listed, bar

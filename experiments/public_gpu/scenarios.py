@@ -631,6 +631,48 @@ def mini_r1_zero() -> dict[str, Any]:
     }
 
 
+def trl_rho() -> dict[str, Any]:
+    """The scenario of the 27 GRPO runs of TRL that differ in the weights of their loss, without its trace: the
+    configuration and the script of two days later, and the head of each log. A LoRA adapter of
+    Qwen2.5-7B-Instruct on one H100 each; eight completions of two prompts a step, two at a time; vLLM in the
+    same process, which never sleeps. Without ``beta`` there is no reference model."""
+    return {
+        "format": "oppo-scenario/1",
+        "name": "trl_rho",
+        "rollout_batch_size": 8,
+        "group_size": 4,
+        "max_prompt_length": 256,
+        "max_response_length": 512,
+        "rollout": {"num_replicas": 1, "kv_capacity_tokens": "auto", "max_num_seqs": 8},
+        "training": {
+            "num_ppo_epochs": 1,
+            "num_mini_batches": 1,
+            "micro_batch_rollouts": 2,
+            "num_gpus": 1,
+            "critic": "none",
+            "ref": False,
+            "gradient_checkpointing": True,
+            "lora_rank": 64,
+            "lora_merge": True,
+            "weight_sync": {"kind": "reshard"},
+        },
+        "costs": {
+            "kind": "composed",
+            "device": "H100",
+            "actor_model": "Qwen/Qwen2.5-7B-Instruct",
+            "reward_model": {"kind": "verifier"},
+            "terms": {"gen_phase_s": 0.0},
+            "rollout": {
+                "tensor_parallel": 1,
+                "host": host_of("sync", eager=False),
+                "gpu_memory_utilization": 0.35,
+                "sleep_mode": False,
+            },
+        },
+        "policy": "sequential",
+    }
+
+
 def host_of(mode: str, eager: bool) -> str:
     """The host preset of vLLM under verl, from `rollout.mode` and `rollout.enforce_eager`."""
     if eager:
@@ -638,8 +680,8 @@ def host_of(mode: str, eager: bool) -> str:
     return "vllm-async" if mode == "async" else "vllm"
 
 
-UNLOGGED_PROMPTS = {"mini_r1_zero": 100}
-"""Scenario → tokens of a prompt where no log has them: a question of GSM8K and a short template."""
+UNLOGGED_PROMPTS = {"mini_r1_zero": 100, "trl_rho": 120}
+"""How a scenario's name begins → tokens of a prompt where no log has them: a question of GSM8K and a short template."""
 
 
 def with_trace(scenario: dict[str, Any], log: Path, folder: Path, names: str = "verl") -> Scenario:
@@ -655,6 +697,7 @@ def with_trace(scenario: dict[str, Any], log: Path, folder: Path, names: str = "
     path = folder / f"{scenario['name']}.parquet"
     frame.to_parquet(path, index=False)
     trace = {"path": str(path), "sampling": "by_step"}
-    if (prompt := UNLOGGED_PROMPTS.get(scenario["name"])) is not None:
-        trace["prompt_length"] = prompt
+    for beginning, prompt in UNLOGGED_PROMPTS.items():
+        if scenario["name"].startswith(beginning):
+            trace["prompt_length"] = prompt
     return Scenario.model_validate({**scenario, "steps": int(frame["step"].nunique()), "trace": trace})

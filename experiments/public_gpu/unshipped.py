@@ -15,6 +15,7 @@ from scenarios import (
     nemo_rl_b200,
     play_verl,
     qwen3_8b_h20,
+    trl_rho,
     verl_2024,
     verl_mi300x,
 )
@@ -69,6 +70,8 @@ _ASYCN = (
 )
 """Of 31 runs of a hundred steps or more the ten whose names come first by sha256("public_gpu/1:" + name), and
 seven more."""
+_RHO = ("rho5.00_seed43", "rho5.00_seed42", "rho3.00_seed44")
+"""Of 27 runs the three whose names come first by sha256("public_gpu/1:" + name)."""
 _LATER_H20 = ("m20_grpo", "m20_gspo", "b_gspo", "e_drgrpo_scaled", "r1_grpo")
 _QWEN, _UNSAID = "Qwen/Qwen2.5-0.5B-Instruct", "of 80 GB, not said which"
 UNSHIPPED = {
@@ -92,6 +95,7 @@ UNSHIPPED = {
     },
     "gpg_megatron": Unshipped("8 × A100-80 or A800-80", "verl, vLLM eager", gpg_megatron()),
     "mini_r1_zero": Unshipped("1 × A800-80", "TRL, vLLM", mini_r1_zero(), names="trl"),
+    **{f"trl_{run}": Unshipped("1 × H100", "TRL, vLLM", trl_rho(), names="trl") for run in _RHO},
     "nemo_rl_b200": Unshipped("8 × B200", "NeMo RL, vLLM eager", nemo_rl_b200(), names="nemo_rl"),
     "verl_mi300x_grpo": Unshipped("8 × MI300X", "verl, vLLM eager", verl_mi300x(critic=False)),
     "verl_mi300x_ppo": Unshipped("8 × MI300X", "verl, vLLM eager", verl_mi300x(critic=True)),

@@ -684,6 +684,11 @@ UNLOGGED_PROMPTS = {"mini_r1_zero": 100, "trl_rho": 120}
 """How a scenario's name begins → tokens of a prompt where no log has them: a question of GSM8K and a short template."""
 
 
+def unlogged_prompt(name: str) -> int | None:
+    """Those of a scenario of this name."""
+    return next((tokens for begins, tokens in UNLOGGED_PROMPTS.items() if name.startswith(begins)), None)
+
+
 def with_trace(scenario: dict[str, Any], log: Path, folder: Path, names: str = "verl") -> Scenario:
     """The scenario with lengths rebuilt from its log's figures a step, as `oppo trace import --from verl`
     rebuilds them, or from those of the framework ``names``; each step replays the rollouts of the same step
@@ -696,8 +701,7 @@ def with_trace(scenario: dict[str, Any], log: Path, folder: Path, names: str = "
     )
     path = folder / f"{scenario['name']}.parquet"
     frame.to_parquet(path, index=False)
-    trace = {"path": str(path), "sampling": "by_step"}
-    for beginning, prompt in UNLOGGED_PROMPTS.items():
-        if scenario["name"].startswith(beginning):
-            trace["prompt_length"] = prompt
+    trace: dict[str, Any] = {"path": str(path), "sampling": "by_step"}
+    if (prompt := unlogged_prompt(scenario["name"])) is not None:
+        trace["prompt_length"] = prompt
     return Scenario.model_validate({**scenario, "steps": int(frame["step"].nunique()), "trace": trace})

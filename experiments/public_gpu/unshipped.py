@@ -16,6 +16,7 @@ from scenarios import (
     play_verl,
     qwen3_8b_h20,
     trl_rho,
+    unlogged_prompt,
     verl_2024,
     verl_mi300x,
 )
@@ -131,7 +132,8 @@ def unshipped_run(name: str, log: Path) -> Run:
     steps = frame[[name for name in names if name in frame]].rename(columns=names)
     if "tokens" not in steps:
         rollouts = known.scenario["rollout_batch_size"]
-        steps["tokens"] = (frame[c.LENGTH_MEAN] + frame[c.PROMPT_LENGTH_MEAN]) * rollouts
+        prompts = frame.get(c.PROMPT_LENGTH_MEAN, unlogged_prompt(name))
+        steps["tokens"] = (frame[c.LENGTH_MEAN] + prompts) * rollouts
     if (sync := c.timing("update_weights")) in frame:  # as the others count it
         steps["gen_s"] = frame[c.timing("gen")] + frame[sync]
     if "response_max" not in steps:  # the line is one in tokens alone

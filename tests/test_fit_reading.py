@@ -726,8 +726,13 @@ def test_lines_of_one_stream_before_the_bar_of_the_other_are_counted_where_each_
     log = read_step_log(path)
     assert log.frame["step"].tolist() == list(range(1, 61)) and not log.notes
     assert log.frame["tokens/total"].tolist()[1:3] == [451.0, 452.0]
-    # A line for every second step, or a run that was stopped: nothing says which step a line is.
-    for text in ([*lines[1::2], *_bars(60)], [*lines, *_bars(60)[:-1]]):
+    # In blocks, a line for every second step.
+    path.write_text("\n".join([*_bars(60)[:41], *lines[1:41:2], *_bars(60)[41:], *lines[41::2]]) + "\n")
+    log = read_step_log(path)
+    assert log.frame["step"].tolist() == list(range(2, 61, 2))
+    assert log.frame["tokens/total"].tolist()[1:3] == [451.5, 451.5]
+    # The first step and then every second, or a run that was stopped: nothing says which step a line is.
+    for text in ([lines[0], *lines[1::2], *_bars(60)], [*lines, *_bars(60)[:-1]]):
         path.write_text("\n".join(text) + "\n")
         assert any("its lines were counted from 0" in note for note in read_step_log(path).notes)
 

@@ -632,7 +632,7 @@ def mini_r1_zero() -> dict[str, Any]:
 
 
 def trl_rho() -> dict[str, Any]:
-    """The scenario of the 27 GRPO runs of TRL that differ in the weights of their loss, without its trace: the
+    """The scenario of 27 GRPO runs of TRL that differ in the weights of their loss, without its trace: the
     configuration and the script of two days later, and the head of each log. A LoRA adapter of
     Qwen2.5-7B-Instruct on one H100 each; eight completions of two prompts a step, two at a time; vLLM in the
     same process, which never sleeps. Without ``beta`` there is no reference model."""
@@ -681,7 +681,8 @@ def host_of(mode: str, eager: bool) -> str:
 
 
 UNLOGGED_PROMPTS = {"mini_r1_zero": 100, "trl_rho": 120}
-"""How a scenario's name begins → tokens of a prompt where no log has them: a question of GSM8K and a short template."""
+"""How a scenario's name begins → tokens of a prompt where no log has them: a question of GSM8K and a short
+template."""
 
 
 def unlogged_prompt(name: str) -> int | None:

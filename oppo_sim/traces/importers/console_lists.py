@@ -122,6 +122,8 @@ _BAR: Final = re.compile(r"\s*\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15}) \[")
 """A trainer's bar says nothing before the share, those of other loops say what they do."""
 
 
+_EPOCH: Final = 0.01
+"""Older versions print no more of it."""
 Printed = tuple[int | None, dict[str, float], int | None]
 """A line's step, its figures, and what the trainer's bar said last. Without figures, the last of all: the
 steps of the run where the bar came to its end."""
@@ -136,25 +138,37 @@ def moved_to(line: str) -> tuple[int, int] | None:
 def with_steps_of_bar(printed: Iterable[Printed]) -> Iterator[tuple[int | None, dict[str, float]]]:
     """Lines that name no step with the bar's, as transformers' trainer moves it and then prints its figures.
     Where it was not moved before every line, as where output is written in blocks or after the other stream,
-    they are counted if they are as many as the steps of a run that came to its end."""
+    they are counted if they divide the steps of a run that came to its end, as their epochs do."""
     lines = iter(printed)
     for step, figures, at in lines:
         if step is None and _of_training(figures):
             every: list[Printed] = [(step, figures, at), *lines]
             held = [each for each in every if each[1]]
             of_all = None if every[-1][1] else every[-1][2]
-            shown = [bar for named, each, bar in held if named is None and _of_training(each)]
+            stepless = [each for each in held if each[0] is None and _of_training(each[1])]
+            shown = [bar for _, _, bar in stepless]
             moved = all(two is not None and one is not None and one < two for one, two in pairwise(shown))
-            counted, number = len(shown) == of_all and not moved, 0
+            apart = None if moved else _apart([each["epoch"] for _, each, _ in stepless], of_all)
+            number = 0
             for named, each, bar in held:
                 if named is None and _of_training(each):
                     number += 1
-                    yield number if counted else (bar if moved else None), each
+                    yield bar if moved else apart and number * apart, each
                 else:
                     yield named, each
             return
         if figures:
             yield step, figures
+
+
+def _apart(epochs: list[float], steps: int | None) -> int | None:
+    """How many of all ``steps`` lie between two lines of which only the epoch is known; None if they do not
+    divide them evenly."""
+    if steps is None or steps % len(epochs):
+        return None
+    each = epochs[-1] / len(epochs)
+    even = all(abs(epoch - number * each) <= each / 2 + _EPOCH for number, epoch in enumerate(epochs, 1))
+    return steps // len(epochs) if even else None
 
 
 def _of_training(figures: Mapping[str, float]) -> bool:

@@ -283,19 +283,9 @@ def test_init_takes_grpo_and_adapters_which_change_what_fits(
 def test_init_lets_the_vllm_of_trl_and_training_share_the_memory_where_both_fit(
     mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def written(device: str) -> Scenario:
-        given = (
-            "--model",
-            "qwen2.5-7b",
-            "--gpus",
-            "2",
-            "--device",
-            device,
-            "--framework",
-            "TRL",
-            "--no-critic",
-        )
-        given += ("--engine", "vllm", "--lora-rank", "16", "-o", "run.yaml", "--force")
+    def written(device: str, gpus: int = 2) -> Scenario:
+        given = ("--model", "qwen2.5-7b", "--gpus", str(gpus), "--device", device, "--framework", "TRL")
+        given += ("--no-critic", "--engine", "vllm", "--lora-rank", "16", "-o", "run.yaml", "--force")
         assert oppo(capsys, "init", *given)[0] == 0
         return load_scenario("run.yaml")
 
@@ -304,6 +294,9 @@ def test_init_lets_the_vllm_of_trl_and_training_share_the_memory_where_both_fit(
     assert not shared.training.offload
     assert costs.rollout.gpu_memory_utilization == 0.3  # type: ignore[union-attr]  # roofline, as written
     assert costs.terms.gen_phase_s == 0.0 and "gen_phase_s" in costs.terms.model_fields_set  # nothing wakes
+    # On one GPU weights are copied within the process.
+    assert shared.training.weight_sync.load_bytes_per_s is None  # type: ignore[union-attr]  # reshard
+    assert written("H100", 1).training.weight_sync.load_bytes_per_s == 5e10  # type: ignore[union-attr]
     # 0.3 of 48 GB are less than the weights: engine and training take turns.
     turns = written("L40S")
     assert turns.training.offload

@@ -609,7 +609,7 @@ def mini_r1_zero() -> dict[str, Any]:
             "num_gpus": 1,
             "critic": "none",
             "gradient_checkpointing": True,
-            "weight_sync": {"kind": "reshard"},
+            "weight_sync": {"kind": "reshard", "load_bytes_per_s": 5e10},
         },
         "costs": {
             "kind": "composed",
@@ -654,7 +654,7 @@ def trl_rho() -> dict[str, Any]:
             "gradient_checkpointing": True,
             "lora_rank": 64,
             "lora_merge": True,
-            "weight_sync": {"kind": "reshard"},
+            "weight_sync": {"kind": "reshard", "load_bytes_per_s": 5e10},
         },
         "costs": {
             "kind": "composed",

@@ -189,7 +189,7 @@ training:
   num_ppo_epochs: {epochs}
   critic: {_critic(wanted, shape)}
 {placed}  tensor_parallel: {min(shape.degree, wanted.node)}
-{adapters}{recomputed}  weight_sync: {_weight_sync(wanted)}
+{adapters}{recomputed}  weight_sync: {_weight_sync(wanted, shape)}
 """
 
 
@@ -202,8 +202,10 @@ def _critic(wanted: Wanted, shape: Shape) -> str:
     return f"none # {why}"
 
 
-def _weight_sync(wanted: Wanted) -> str:
+def _weight_sync(wanted: Wanted, shape: Shape) -> str:
     """How new weights come to the engine."""
+    if shape.stays and wanted.gpus == 1:
+        return "{kind: reshard, load_bytes_per_s: 5.0e+10} # assumed: copied within the process and the GPU"
     if wanted.apart:
         return "{kind: online_refit} # sent to the other GPUs; the rate is what frameworks report"
     if wanted.static:

@@ -285,8 +285,8 @@ def test_init_lets_the_vllm_of_trl_and_training_share_the_memory_where_both_fit(
 ) -> None:
     def written(device: str, gpus: int = 2) -> Scenario:
         given = ("--model", "qwen2.5-7b", "--gpus", str(gpus), "--device", device, "--framework", "TRL")
-        given += ("--no-critic", "--engine", "vllm", "--lora-rank", "16", "-o", "run.yaml", "--force")
-        assert oppo(capsys, "init", *given)[0] == 0
+        more = ("--no-critic", "--engine", "vllm", "--lora-rank", "16", "-o", "run.yaml", "--force")
+        assert oppo(capsys, "init", *given, *more)[0] == 0
         return load_scenario("run.yaml")
 
     shared = written("H100")

@@ -775,3 +775,33 @@ def test_the_tables_of_areals_console_are_read_as_its_other_logs(tmp_path: Path)
     # Stopped within the last table.
     path.write_text("\n".join(lines[:-3]) + "\n")
     assert read_step_log(path).frame["step"].tolist() == [0, 1]
+
+
+def test_the_console_of_roll_names_its_steps_within_its_figures(tmp_path: Path) -> None:
+    def text(every: int) -> str:
+        lines = []
+        for step in range(20, 40):
+            figures = {
+                "system/global_step": step,
+                "token/response_length/mean": 500.0,
+                "time/step_generate": 20.0,
+                "time/step_train": 9.0,
+                "time/step_total": 31.0 + step,
+                "system/step": step,
+            }
+            head = "[2026-01-05 10:11:12] [INFO] [rlvr_pipeline.py (838)] [DRIVER 0 / 1]:"
+            lines.append(f"{head} pipeline step {step} start...")
+            lines += [f"{head} {json.dumps(figures)}"] * (step % every == 0)
+        return "\n".join(lines) + "\n"
+
+    path = tmp_path / "driver.log"
+    path.write_text(text(1))
+    log = read_step_log(path)
+    assert log.frame["step"].tolist() == list(range(20, 40))
+    assert log.frame["timing_s/step"].tolist()[:2] == [52.0, 53.0]  # those of a step come with the next
+    assert any("were moved there" in note for note in log.notes)
+    path.write_text(text(5))
+    log = read_step_log(path)
+    assert log.frame["step"].tolist() == [20, 25, 30, 35]
+    assert "timing_s/step" not in log.frame  # of steps 19, 24, …, of which there are no lines
+    assert any("which no line is of" in note for note in log.notes)

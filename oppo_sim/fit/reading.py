@@ -172,11 +172,16 @@ def _with_late_steps(gathered: Gathered) -> None:
     is known. 0 is logged where a run begins."""
     rows = gathered.rows
     whole = {step: row.pop(TIMING_STEP) for step, row in rows.items() if TIMING_STEP in row}
-    for step, seconds in whole.items():
-        if step - 1 in rows and seconds > 0:
-            rows[step - 1][TIMING_STEP] = seconds
-    if whole:
+    moved = {step - 1: seconds for step, seconds in whole.items() if step - 1 in rows and seconds > 0}
+    for step, seconds in moved.items():
+        rows[step][TIMING_STEP] = seconds
+    if moved:
         gathered.note("the seconds of a whole step are logged with the step after it, and were moved there")
+    elif whole:
+        gathered.note(
+            "the seconds of a whole step are those of the step before, which no line is of (logging_steps):"
+            " they are left out"
+        )
 
 
 def _without_cut_numbers(file: Path, lines: list[Figures], reading: Reading) -> list[Figures]:

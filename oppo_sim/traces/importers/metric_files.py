@@ -32,7 +32,7 @@ from oppo_sim.traces.importers.running_time import running_seconds, running_step
 from oppo_sim.traces.importers.wrapped import unwrapped, wrap_width
 
 PATTERNS: Final = ("*.jsonl", "*.json", "*.csv", "*.log", "*.txt", "*.out", "*tfevents*", "*.wandb")
-STEP_NAMES: Final = ("step", "_step", *TRAINED, "Step")
+STEP_NAMES: Final = ("step", "_step", *TRAINED, "Step", "system/global_step", "system/step")
 
 _NUMBER: Final = r"[+-]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _PAIR: Final = re.compile(

@@ -805,3 +805,27 @@ def test_the_console_of_roll_names_its_steps_within_its_figures(tmp_path: Path) 
     assert log.frame["step"].tolist() == [20, 25, 30, 35]
     assert "timing_s/step" not in log.frame  # of steps 19, 24, …, of which there are no lines
     assert any("which no line is of" in note for note in log.notes)
+
+
+def test_the_panels_of_open_instructs_console_are_read_as_its_other_logs(tmp_path: Path) -> None:
+    def panel(step: int) -> list[str]:
+        rows = [
+            "  objective  kl: 0.02",
+            f"  other      training_step: {step} | episode: {512 * step} | lr: 1.00e-06",
+            f"  time       training: {30 + step}.50 | weight_sync: 1.50 | trainer_waiting_for_data:",
+            "             3.00 | total: 47.78",
+            "  val        sequence_lengths: 888.84 | stop_rate: 0.90 | sequence_lengths_max:",
+            "             4096.00",
+        ]
+        return [f"╭{' Metrics ':─^80}╮", *(f"│{row:<80}│" for row in rows), f"╰{'':─^80}╯"]
+
+    path = tmp_path / "job.out"
+    evaluation = [f"╭{' Metrics ':─^80}╮", f"│{'  time       training: 1.00':<80}│", f"╰{'':─^80}╯"]
+    path.write_text("\n".join([*panel(1), *evaluation, *panel(2), *panel(3)[:-3]]) + "\n")
+    log = read_step_log(path)
+    assert log.framework == "open_instruct"
+    assert log.frame["step"].tolist() == [1, 2]  # the third lacks its end
+    assert log.frame["timing_s/old_log_prob+ref+update_actor"].tolist() == [31.5, 32.5]
+    assert log.frame["timing_s/update_weights"].tolist() == [1.5, 1.5]
+    assert log.frame["response_length/mean"].tolist() == [888.84, 888.84]
+    assert log.frame["response_length/max"].tolist() == [4096.0, 4096.0]

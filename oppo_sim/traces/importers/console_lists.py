@@ -1,5 +1,6 @@
 """Steps that a run prints a figure a line: as lists under headings (NeMo RL's console), or as a dictionary
-(SkyRL's); in a table (AReaL's); and steps that only a progress bar counts (TRL's)."""
+(SkyRL's); in a table (AReaL's) or a panel (open-instruct's); and steps that only a progress bar counts
+(TRL's)."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -120,6 +121,40 @@ class ConsoleTable:
 
 _BAR: Final = re.compile(r"\s*\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15}) \[")
 """A trainer's bar says nothing before the share, those of other loops say what they do."""
+
+
+_PANEL: Final = re.compile(r"╭─+ Metrics ─+╮\s*$")
+_PANEL_ROW: Final = re.compile(r"│  (\S+| ) +(.*?) *│\s*$")
+_PANEL_VALUE: Final = re.compile(rf"([\w./-]+): ({_NUMBER[1:-1]}(?:e[+-]\d{{1,3}})?)")
+_PANEL_STEP: Final = "training_step"
+
+
+class ConsolePanel:
+    """Reads panels of categories, each with its names and numbers in as many lines as they take. One that
+    names no step of training, as of an evaluation, or lacks its end, is none."""
+
+    def __init__(self) -> None:
+        self._rows: list[list[str]] | None = None
+
+    def read(self, line: str) -> tuple[int, dict[str, float]] | None:
+        """The step and its figures where the line is the end of a panel, None of any other."""
+        if _PANEL.search(line) is not None:
+            self._rows = []
+        elif self._rows is not None and (row := _PANEL_ROW.search(line)) is not None:
+            if row[1] != " ":
+                self._rows.append([row[1], row[2]])
+            elif self._rows:
+                self._rows[-1][1] += f" {row[2]}"
+        elif self._rows is not None and "╰" in line:
+            rows, self._rows = self._rows, None
+            figures = {
+                (name if category == "other" else f"{category}/{name}"): float(number)
+                for category, values in rows
+                for name, number in _PANEL_VALUE.findall(values)
+            }
+            if _PANEL_STEP in figures:
+                return int(figures.pop(_PANEL_STEP)), figures
+        return None
 
 
 _EPOCH: Final = 0.01

@@ -19,6 +19,7 @@ from oppo_sim.files import file_errors
 from oppo_sim.traces.importers.console_lists import (
     ConsoleDict,
     ConsoleLists,
+    ConsolePanel,
     ConsoleTable,
     Printed,
     moved_to,
@@ -91,14 +92,14 @@ def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
 
 
 def _printed(lines: Iterable[bytes]) -> Iterator[Printed]:
-    lists, entries, table = ConsoleLists(), ConsoleDict(), ConsoleTable()
+    lists, entries, table, panel = ConsoleLists(), ConsoleDict(), ConsoleTable(), ConsolePanel()
     bar: int | None = None
     steps: int | None = None
     for raw in chain.from_iterable(map(_written_over, lines)):
         if len(raw) > _MOST_LINE:
             continue
         line = _COLOURS.sub("", raw.decode("utf-8", "replace"))
-        listed = lists.read(line) or table.read(line)
+        listed = lists.read(line) or table.read(line) or panel.read(line)
         if listed is not None:
             if listed[1]:
                 yield *listed, bar

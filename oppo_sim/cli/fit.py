@@ -68,6 +68,16 @@ if TYPE_CHECKING:
     "--from-step", type=click.INT, help="First step of the logs to use, where something changed at it."
 )
 @click.option(
+    "--leave-out",
+    "leave_out",
+    multiple=True,
+    metavar="METRIC",
+    help=(
+        "Metric whose seconds are not fitted, such as timing_s/gen of a run with partial rollouts: its terms"
+        " stay as the scenario states them, else at their priors. May be repeated."
+    ),
+)
+@click.option(
     "--judge", "judged", multiple=True, type=options.PATH, help="Log of another run, to be predicted only."
 )
 @click.option(
@@ -105,6 +115,7 @@ def command(
     log_lengths: bool,
     fit_steps: int | None,
     from_step: int | None,
+    leave_out: tuple[str, ...],
     judged: tuple[Path, ...],
     judge_scenarios: tuple[str, ...],
     observed: tuple[str, ...],
@@ -139,11 +150,11 @@ def command(
     folder = output or Path("runs") / f"{options.safe_name(loaded[0].name)}-fit"
     options.refuse_taken(folder, FIT, force)
     if observed:
-        of_logs = (judged, fit_steps, from_step is not None, lengths, log_lengths, fields)
+        of_logs = (judged, fit_steps, from_step is not None, leave_out, lengths, log_lengths, fields)
         if any((*of_logs, framework != "auto", unit != "auto")):
             raise click.UsageError(
-                "--judge, --fit-steps, --from-step, --lengths, --log-lengths, --from, --field and --unit are"
-                " for logs, not for --observe"
+                "--judge, --fit-steps, --from-step, --leave-out, --lengths, --log-lengths, --from, --field"
+                " and --unit are for logs, not for --observe"
             )
         if len(loaded) > 1:
             raise click.UsageError("--observe takes one --scenario")
@@ -160,8 +171,8 @@ def command(
         ahead = _pairs(judged, others, framework, fields, unit, (), "--judge-scenario") if judged else []
         with told_progress(loaded[0].name, "fit", as_json) as progress:
             record = fit_to_folder(
-                pairs, ahead, folder, fit_steps=fit_steps, draws=draws, seed=seed, log_lengths=log_lengths,
-                force=force, figures=figures, progress=progress,
+                pairs, ahead, folder, fit_steps=fit_steps, leave_out=leave_out, draws=draws, seed=seed,
+                log_lengths=log_lengths, force=force, figures=figures, progress=progress,
             )  # fmt: skip
     if as_json:
         click.echo(json.dumps(record, indent=1))

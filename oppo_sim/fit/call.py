@@ -31,6 +31,7 @@ def fit(
     lengths: Any = None,
     fit_steps: int | None = None,
     from_step: int | None = None,
+    leave_out: str | Sequence[str] = (),
     judge: Sequence[tuple[str | Path | StepLog, str | Path | Scenario]] = (),
     log_lengths: bool = False,
     draws: int = DRAWS,
@@ -51,6 +52,8 @@ def fit(
         lengths: a trace with a ``step`` column that has the rollouts' lengths (tokens), or a list of one a
             log: a path, a frame or what ``open_trace`` gave.
         from_step: first step of the logs to use, where something changed at it.
+        leave_out: metrics whose seconds are not fitted, such as ``timing_s/gen`` of a run with partial
+            rollouts. Their terms stay as the scenario states them, else at their priors.
         fit_steps: steps of each log to fit before its rest is judged; None: two thirds.
         judge: (log, scenario) of runs that are only predicted.
         log_lengths: the written scenario simulates the lengths of its logs in place of its trace.
@@ -85,6 +88,7 @@ def fit(
         pairs,
         ahead,
         fit_steps=fit_steps,
+        leave_out=[leave_out] if isinstance(leave_out, str) else leave_out,
         draws=draws,
         seed=seed,
         log_lengths=log_lengths,
@@ -101,6 +105,7 @@ def fit_to_folder(
     folder: Path,
     *,
     fit_steps: int | None,
+    leave_out: Sequence[str],
     draws: int,
     seed: int,
     log_lengths: bool,
@@ -110,8 +115,9 @@ def fit_to_folder(
 ) -> dict[str, Any]:
     """Fit and write; returns the record."""
     result = fit_logs(
-        pairs, judged, fit_steps=fit_steps, draws=draws, seed=seed, log_lengths=log_lengths, progress=progress
-    )
+        pairs, judged, fit_steps=fit_steps, leave_out=leave_out, draws=draws, seed=seed,
+        log_lengths=log_lengths, progress=progress,
+    )  # fmt: skip
     record = fit_record(result)
     _write(result, folder, record, force, figures)
     return record

@@ -12,12 +12,13 @@ _OF_FRAMEWORKS: Final = ("april", "inter", "partial-rollout", "async")
 def carried(log: StepLog, scenario: Scenario) -> str | None:
     """What to know where the log may be of such a run, which its figures do not show; None elsewhere."""
     policy = scenario.policy.name
-    generates = any("gen" in stages for stages in log.covers.values())
-    if policy not in _OF_FRAMEWORKS or log.framework == "oppo" or not generates:
+    generation = [column for column, stages in log.covers.items() if "gen" in stages]
+    fitted = [column for column in generation if column not in log.not_fitted]
+    if policy not in _OF_FRAMEWORKS or log.framework == "oppo" or not fitted:
         return None
     return (
         f"the scenario's policy '{policy}' carries unfinished rollouts, and a fit takes the logged seconds of"
         " generation for those of whole batches: of a run with partial rollouts decoding comes out too fast,"
-        " several times so; then believe the terms of training alone, and fit a log made without partial"
-        " rollouts for the others"
+        f" several times so; then leave generation out (--leave-out {fitted[0]}), or fit a log made without"
+        " partial rollouts"
     )

@@ -26,6 +26,7 @@ from oppo_sim.fit.identify import (
     unidentified_cuts,
 )
 from oppo_sim.fit.judging import Judgement, judge, predict
+from oppo_sim.fit.leaving_out import without_metrics
 from oppo_sim.fit.log_lengths import LogLengths, lengths_of_logs, other_lengths
 from oppo_sim.fit.model import Measurement, measurements_of, terms_of, tool_share
 from oppo_sim.fit.offload import OFFLOAD, at_full_rate
@@ -159,6 +160,7 @@ def fit_logs(
     judged: Sequence[tuple[StepLog, Scenario]] = (),
     *,
     fit_steps: int | None = None,
+    leave_out: Sequence[str] = (),
     draws: int = DRAWS,
     seed: int = 0,
     log_lengths: bool = False,
@@ -169,6 +171,7 @@ def fit_logs(
     Args:
         fit_steps: steps of each log to fit before its rest is judged; None: two thirds.
         judged: runs that are not fitted, judged by what was.
+        leave_out: metrics of all logs that are not fitted (``leaving_out``).
         draws: of the written costs.
         log_lengths: what is written simulates the lengths of its logs in place of the scenario's trace.
 
@@ -177,6 +180,10 @@ def fit_logs(
     if not logs:
         raise OppoError("there is no log to fit: give at least one")
     refuse_twice([log for log, _ in logs], [log for log, _ in judged])
+    if leave_out:
+        marked = without_metrics([log for log, _ in (*logs, *judged)], leave_out)
+        of_scenario = [(log, scenario) for log, (_, scenario) in zip(marked, (*logs, *judged), strict=True)]
+        logs, judged = of_scenario[: len(logs)], of_scenario[len(logs) :]
     progress(Progress("lengths and the cost model's seconds of every step", 0, _STAGES))
     parts = [_part(log, scenario, number, seed) for number, (log, scenario) in enumerate(logs)]
     others = [
@@ -197,7 +204,9 @@ def fit_logs(
     ahead = [_judged(part, parts, posterior, seed) for part in others]
     scenarios = [one.with_tools(posterior) for one in scenarios]
     notes += [note for one in scenarios for note in one.notes()]
-    wait = lengthened_by_tools([part.features for part in parts], posterior)
+    # Where generation is not fitted, its terms are what they were.
+    generated = [part.features for part in parts] if "gen_phase_s" in posterior.terms else []
+    wait = lengthened_by_tools(generated, posterior)
     own = [bool(wait.any()) and waits_itself(one.scenario) for one in scenarios]
     fitted = [
         _fitted(one, parts, posterior, np.zeros_like(wait) if waits else wait, seed)

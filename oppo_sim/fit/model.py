@@ -96,6 +96,8 @@ def measurements_of(log: StepLog, number: int, features: Features) -> list[Measu
         seconds = frame[column].to_numpy(dtype=np.float64)
         covered = tuple(stage for stage in stages if stage in running) or stages
         named.update(stages)
+        if column in log.not_fitted:
+            continue
         trained_unknown = features.trained_unknown and bool(_UPDATES & set(covered))
         found.append(
             Measurement(

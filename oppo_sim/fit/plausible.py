@@ -62,7 +62,7 @@ def refuse_units(log: StepLog, members: Sequence[Measurement], features: Feature
 
 def overlaps(log: StepLog) -> tuple[str, ...]:
     """A sentence if the stages of a log take longer than its steps."""
-    if TIMING_STEP not in log.frame or not log.covers:
+    if TIMING_STEP not in log.frame or not log.covers or log.not_fitted:
         return ()
     whole, left = seconds_beyond(log)
     known = np.isfinite(left) & np.isfinite(whole) & (whole > 0)

@@ -94,6 +94,8 @@ class StepLog:
     prompts: "Mapping[int, Sequence[int]] | None" = None
     tool_tokens_apart: bool = False
     """Lengths are known not to hold what tools answered."""
+    not_fitted: tuple[str, ...] = ()
+    """Columns that are left out of the fit (``leaving_out``)."""
 
     def since(self, step: int) -> "StepLog":
         """Without the steps before ``step``, which are counted. Raises OppoError where none is left."""

@@ -22,6 +22,7 @@ def fit_record(result: FitResult) -> dict[str, Any]:
         "judged": [_held(each) for each in result.judged],
         "written": "fitted to all steps of all logs",
         "point": result.point.changed(),
+        "drawn_from_priors": list(result.fitted[0].believed),
         "draws": len(result.draws),
         "terms": [asdict(each) for each in result.estimates],
         "odd_steps": [asdict(odd) for odd in result.odd],
@@ -42,6 +43,7 @@ def _log(part: LogPart) -> dict[str, Any]:
         "scenario": part.scenario.name,
         "scenario_hash": part.scenario.content_hash,
         "stages": {column: list(stages) for column, stages in log.covers.items()},
+        "not_fitted": list(log.not_fitted),
         "note": log.note,
         "files": list(log.files),
     }

@@ -14,13 +14,14 @@ from oppo_sim.scenario.schema import Scenario
 
 
 def untimed_stages(log: StepLog, features: Features, members: Sequence[Measurement]) -> tuple[str, ...]:
-    """Stages that the scenario runs, and what is beyond them, of which no metric of the log holds seconds.
-    None where whole steps are logged."""
-    if TIMING_STEP in log.frame:
-        return ()
+    """Stages that the scenario runs, and what is beyond them, of which no metric of the log holds seconds, or
+    only one that is left out of the fit. None of the others where whole steps are logged."""
     running = ["gen", *(["reward"] if features.score.max(initial=0.0) > 0 else [])]
     running += [stage for stage, seconds in features.stages.items() if seconds.max(initial=0.0) > 0]
     timed = {stage for member in members for stage in member.stages}
+    left = {stage for column in log.not_fitted for stage in log.covers.get(column, ())} - timed
+    if TIMING_STEP in log.frame:
+        return tuple(stage for stage in running if stage in left)
     return tuple(stage for stage in (*running, OTHER) if stage not in timed)
 
 
@@ -51,6 +52,11 @@ def believed_of_untimed(
 
 def in_words(log: StepLog, stages: Sequence[str]) -> str:
     """One sentence."""
+    if log.not_fitted:
+        return (
+            f"left out of the fit (--leave-out): {', '.join(log.not_fitted)}; terms of {', '.join(stages)}"
+            " stay as the scenario states them, else at their priors, and steps are judged without these"
+        )
     return (
         f"{log.name} has no seconds of whole steps, nor of {', '.join(stages)}: the written scenario has"
         " these as it states them, else from the priors, and errors are of what the log times"

@@ -108,6 +108,8 @@ def answer_of(record: Mapping[str, Any]) -> list[str]:
             else f"Not told by what was observed, each by itself: {which}"
             + ("." if missed else "; together they agree with it.")
         )
+    if believed := record.get("drawn_from_priors"):
+        found.append(f"Not fitted, at their priors: {joined(believed)}.")
     for log, reasons in record.get("left_out", {}).items():
         if reasons:
             listed = joined([f"{count} × {reason}" for reason, count in reasons.items()])

@@ -111,14 +111,35 @@ def test_how_much_of_a_wait_counts_is_estimated(tmp_path: Path, counted: float) 
     assert np.median(result.posterior.terms["tool_wait"]) == pytest.approx(counted, abs=0.1)
     assert result.wait_s == pytest.approx(counted * float(np.mean(waits)), rel=0.15)
     # Rollouts of a trace that wait themselves do not wait in every phase again.
-    assert f"gen_phase_s holds {result.wait_s:.3g} s a step" in result.waits
+    assert f"gen_phase_s holds {result.wait_s:.3g} s a step" in result.fitted[0].waits
     own = fit_scenario(trace={"name": "synth_tools_openagentrl"})
     waiting = fit(longer, own, draws=200, fit_steps=ALL)
-    assert "those of the trace's rollouts" in waiting.waits
+    assert "those of the trace's rollouts" in waiting.fitted[0].waits
     phases = [
         float(np.mean([draw.gen_phase_s for draw in each.fitted[0].draws])) for each in (result, waiting)
     ]
     assert phases[0] - phases[1] == pytest.approx(result.wait_s, rel=0.2)
+
+
+@short_chains()
+@pytest.mark.parametrize("own_first", [True, False])
+def test_each_scenario_says_where_its_own_waits_are(tmp_path: Path, own_first: bool) -> None:
+    """Rollouts of one of two traces wait themselves."""
+    waits: dict[int, dict[str, float]] = {
+        step: {"timing_s/agent_loop/slowest/tool_calls": 3.0 * (step % 3)} for step in range(1, ALL + 1)
+    }
+    own = fit_scenario(name="agent", trace={"name": "synth_tools_openagentrl"})
+    both = [own, fit_scenario(name="plain")] if own_first else [fit_scenario(name="plain"), own]
+    logs = [
+        verl_log(tmp_path / f"{seed}.log", fit_scenario(), TRUTH, seed=seed, extra=waits) for seed in (0, 1)
+    ]
+    result = fit(logs, both, fit_steps=ALL, folder=tmp_path / "fit", figures=False)
+    assert any(note.startswith("agent: waits for tools are those of the trace") for note in result.notes)
+    assert any(note.startswith("plain: gen_phase_s") for note in result.notes)
+    for each, file in zip(both, ("scenario.yaml", "scenario-2.yaml"), strict=True):
+        text = (tmp_path / "fit" / file).read_text()
+        assert ("those of the trace's rollouts" in text) == (each is own)
+        assert text.count("Tools:") == 1
 
 
 def _rollouts(steps: int, each: int) -> pd.DataFrame:

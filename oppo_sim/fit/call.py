@@ -177,8 +177,6 @@ def _write(result: FitResult, folder: Path, record: dict[str, Any], force: bool,
         f" ({sum(len(part.features) for part in result.parts)} steps).",
         "draws.csv holds what stays unknown of the terms; fit.json how well they predict.",
     ]
-    if result.waits:
-        comments.append(f"Tools: {result.waits}.")
     if TOOL_TOKENS in result.posterior.terms and all(each.lengths is None for each in result.fitted):
         comments.append(
             "Response lengths of the logs hold the output of tools, which no engine decodes: the fit took"

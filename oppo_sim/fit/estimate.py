@@ -82,6 +82,8 @@ class Fitted:
     """Terms whose draws are those of the priors: of stages that no log has seconds of."""
     lengths: LogLengths | None = None
     """What is simulated in place of the scenario's trace."""
+    waits: str = ""
+    """Where the seconds are by which waits for tools lengthen its steps."""
 
     @property
     def point(self) -> CostTerms:
@@ -116,8 +118,6 @@ class FitResult:
     """Each scenario once, in the order of the logs. Draw i of all of them is of one cluster."""
     wait_s: float
     """Mean seconds by which a step is longer because its last rollout waited for tools."""
-    waits: str = ""
-    """Where these are in the written scenarios."""
     notes: tuple[str, ...] = ()
     trends: tuple[Trend, ...] = ()
     """Drift of the fitted runs."""
@@ -207,13 +207,8 @@ def fit_logs(
     # Where generation is not fitted, its terms are what they were.
     generated = [part.features for part in parts] if "gen_phase_s" in posterior.terms else []
     wait = lengthened_by_tools(generated, posterior)
-    own = [bool(wait.any()) and waits_itself(one.scenario) for one in scenarios]
-    fitted = [
-        _fitted(one, parts, posterior, np.zeros_like(wait) if waits else wait, seed)
-        for one, waits in zip(scenarios, own, strict=True)
-    ]
-    waits = where_waits(float(wait.mean()), own[-1]) if wait.any() else ""
-    notes += [waits] if waits else []
+    fitted = [_fitted(one, parts, posterior, wait, seed) for one in scenarios]
+    notes += _said_of_waits(fitted)
     progress(Progress("all steps", _STAGES, _STAGES))
     return FitResult(
         parts=tuple(parts),
@@ -228,7 +223,6 @@ def fit_logs(
         posterior=posterior,
         fitted=tuple(fitted),
         wait_s=float(wait.mean()),
-        waits=waits,
         notes=tuple(notes),
         trends=tuple(trends),
         left_out={part.log.name: part.log.left_out for part in (*parts, *others)},
@@ -300,10 +294,18 @@ def _fitted(
     runs: _RunsOfScenario, parts: Sequence[LogPart], posterior: Posterior, wait_s: Floats, seed: int
 ) -> Fitted:
     last = runs.parts[-1]
-    drawn = cost_draws(posterior, parts, last, wait_s, seed)
+    own = bool(wait_s.any()) and waits_itself(runs.scenario)
+    drawn = cost_draws(posterior, parts, last, np.zeros_like(wait_s) if own else wait_s, seed)
     untimed = untimed_stages(last.log, last.features, last.members)
     believed = believed_of_untimed(untimed, last.features, last.scenario, posterior.terms)
-    return Fitted(runs.scenario, tuple(drawn), believed, runs.lengths)
+    waits = where_waits(float(wait_s.mean()), own) if wait_s.any() else ""
+    return Fitted(runs.scenario, tuple(drawn), believed, runs.lengths, waits)
+
+
+def _said_of_waits(fitted: Sequence[Fitted]) -> list[str]:
+    """Once where all scenarios are alike, else of each."""
+    distinct = sorted({each.waits for each in fitted if each.waits})
+    return distinct if len(distinct) < 2 else [f"{each.scenario.name}: {each.waits}" for each in fitted]
 
 
 @on_one_blas_thread

@@ -49,7 +49,8 @@ def write_fit(
             lengths_file = LENGTHS_FILE if number == 1 else f"lengths-{number}.parquet"
             if each.lengths is not None and each.lengths.frame is not None:
                 save_trace(each.lengths.frame, folder.path(lengths_file))
-            texts.append(fitted_yaml(each, draws_file, path, comments, lengths_file))
+            said = [*comments, *([f"Tools: {each.waits}."] if each.waits else [])]
+            texts.append(fitted_yaml(each, draws_file, path, said, lengths_file))
             folder.write_text(name, texts[-1])
             written.append(name)
         folder.write_json(RECORD, record)

@@ -20,6 +20,7 @@ from oppo_sim.scenario.not_read import (
     settings_of,
 )
 from oppo_sim.scenario.problems import ScenarioProblem, dotted, more_than_one, problems_of, unknown_field
+from oppo_sim.scenario.replicas import with_replicas
 from oppo_sim.scenario.schema import FORMAT, Scenario, model_schema, remember_origin
 from oppo_sim.scenario.suggest import likely_choice, likely_elsewhere, of_other_policies
 from oppo_sim.scenario.yaml_text import parse_yaml, show_value
@@ -206,6 +207,8 @@ def scenario_from_plain(
     translated = _in_file(where, data, canonical)
     merged, over = _overridden(translated.data, parsed, canonical)
     merged.setdefault("name", default_name)
+    given_as = {**translated.given_as, **over.given_as}
+    merged, engines = with_replicas(merged, given_as)
     stated = merged
     try:
         merged = with_split(merged)
@@ -219,12 +222,12 @@ def scenario_from_plain(
             f" {show_value(merged['cluster']['split'])}: set cluster.split, or cluster.split=null with every"
             " field that it stands for"
         )
-    given_as = {**translated.given_as, **over.given_as}
     problems = list(_problems(merged))
     if problems:
         raise OppoError(_one_sentence(problems, where, parsed, over, given_as))
     scenario = Scenario.model_validate_json(json.dumps(merged), strict=True)
-    return remember_origin(scenario, base_dir, where, (*translated.sentences, *over.sentences))
+    sentences = (*translated.sentences, *over.sentences, *engines)
+    return remember_origin(scenario, base_dir, where, sentences)
 
 
 def _in_file(where: str, data: Plain, canonical: frozenset[str]) -> Translated:

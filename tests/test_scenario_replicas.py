@@ -1,0 +1,71 @@
+"""verl's GPUs and those of an engine say how many engines there are."""
+
+import pytest
+
+from oppo_sim.scenario.load import scenario_from_plain
+from oppo_sim.scenario.schema import Scenario
+from oppo_sim.scenario.yaml_text import parse_yaml
+
+VERL = """
+format: oppo-scenario/1
+rollout_batch_size: 64
+max_response_length: 2048
+trace: {name: reason_r1distill_math, prompt_length: 100}
+training: {critic: none}
+costs: {kind: roofline, device: H100, actor_model: qwen2.5-3b, reward_model: {kind: verifier}}
+"""
+
+
+def verl(text: str, *overrides: str) -> Scenario:
+    return scenario_from_plain(parse_yaml(VERL + text, "f.yaml"), list(overrides), where="f.yaml")
+
+
+def said(scenario: Scenario) -> list[str]:
+    return [each for each in scenario.translations if "num_replicas" in each]
+
+
+TWO = "trainer: {n_gpus_per_node: 8, nnodes: 2}\n"
+ENGINE = "actor_rollout_ref: {rollout: {tensor_model_parallel_size: 4}}\n"
+
+
+def test_all_gpus_of_a_verl_run_are_in_its_engines() -> None:
+    scenario = verl(TWO + ENGINE)
+    assert (scenario.num_gpus, scenario.rollout.num_replicas) == (16, 4)
+    assert str(scenario.split) == "rollout:4xTP4 scoring:cpu training:rollout"
+    assert said(scenario) == ["16 GPUs in engines of 4 GPUs are rollout.num_replicas: 4, as verl starts them"]
+    assert verl(TWO + ENGINE, "costs.rollout.tensor_parallel=2").rollout.num_replicas == 8
+    assert verl(TWO + ENGINE, "trainer.nnodes=1").rollout.num_replicas == 2
+
+
+def test_defaults_of_verl_are_said() -> None:
+    scenario = verl("trainer: {n_gpus_per_node: 8}")
+    assert (scenario.cluster.num_gpus, scenario.rollout.num_replicas) == (8, 8)
+    assert "trainer.n_gpus_per_node without trainer.nnodes is one node: cluster.num_gpus: 8" in (
+        scenario.translations
+    )
+    assert "engines of one GPU (costs.rollout.tensor_parallel; verl's own default is 2)" in said(scenario)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "replicas"),
+    [
+        (f"{TWO}rollout: {{num_replicas: 2}}\n", 2),
+        (f"{TWO}cluster: {{split: 'rollout:3xTP1 scoring:cpu training:rollout'}}\n", 3),
+        (f"{TWO}placement: {{training: separate}}\n", 1),
+        ("cluster: {num_gpus: 16}\n", 1),  # of no framework: some may be idle
+        ("trainer: {n_gpus_per_node: 6, nnodes: 1}\n" + ENGINE, 1),  # no whole engines
+    ],
+)
+def test_what_is_given_or_not_decided_stays(text: str, replicas: int) -> None:
+    scenario = verl(text)
+    assert scenario.rollout.num_replicas == replicas
+    assert not said(scenario)
+
+
+def test_gpus_that_only_score_are_of_no_engine() -> None:
+    model = "{kind: model, model: qwen2.5-1.5b}"
+    scored = VERL.replace("{kind: verifier}", model) + TWO
+    apart = scenario_from_plain(parse_yaml(scored, "f.yaml"), where="f.yaml")
+    assert apart.rollout.num_replicas == 1
+    shared = scenario_from_plain(parse_yaml(scored, "f.yaml"), ["placement.scoring=rollout"], where="f.yaml")
+    assert shared.rollout.num_replicas == 16

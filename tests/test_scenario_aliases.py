@@ -259,6 +259,35 @@ def test_the_memory_settings_of_verl_are_read() -> None:
     assert build_setup(scenario).costs.actor_kv_capacity_tokens
 
 
+MOE = VERL.replace("qwen2.5-3b", "qwen3-30b-a3b")
+
+
+def engine(text: str, *overrides: str) -> tuple[int, int]:
+    """GPUs and ranks of attention of an engine."""
+    scenario = scenario_from_plain(parse_yaml(MOE + text, "f.yaml"), list(overrides), where="f.yaml")
+    return value_at(scenario, "costs.rollout.tensor_parallel"), value_at(
+        scenario, "costs.rollout.attention_data_parallel"
+    )
+
+
+def test_ranks_of_attention_are_among_sglangs_gpus_and_multiply_vllms() -> None:
+    for name in ("sglang_dp_size", "sglang_data_parallel_size", "dp_size", "sglang.dp_size"):
+        assert engine(f"rollout_num_gpus_per_engine: 8\n{name}: 4") == (8, 4)
+    verl_names = "actor_rollout_ref: {rollout: {tensor_model_parallel_size: 2, data_parallel_size: 4}}"
+    assert engine(verl_names) == (8, 4)
+    assert engine(verl_names, "actor_rollout_ref.rollout.tensor_model_parallel_size=1") == (4, 4)
+    assert engine("data_parallel_size: 2\nvllm_tensor_parallel_size: 2") == (4, 2)
+    assert engine("data_parallel_size: 1\nvllm_tensor_parallel_size: 2") == (2, 1)
+    both = ["actor_rollout_ref.rollout.data_parallel_size=2", "vllm_tensor_parallel_size=4"]
+    assert engine("", *both) == (8, 2)
+
+
+def test_ranks_beside_the_gpus_of_an_engine_are_refused() -> None:
+    with pytest.raises(OppoError, match=r"data_parallel_size 2 multiplies the GPUs of an engine, and "
+                       r"costs\.rollout\.tensor_parallel is 4, all of them: give both"):  # fmt: skip
+        engine("rollout_num_gpus_per_engine: 4", "actor_rollout_ref.rollout.data_parallel_size=2")
+
+
 def test_the_micro_batches_of_verl_are_read_in_rollouts() -> None:
     training = verl(
         "actor: {ppo_micro_batch_size_per_gpu: 16}, rollout: {log_prob_micro_batch_size_per_gpu: 8},"

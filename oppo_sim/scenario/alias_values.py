@@ -153,6 +153,24 @@ def of_nodes(alias: str, value: Any, facts: Facts) -> int:
     return _number(alias, value) * facts.whole("cluster.num_gpus_per_node", alias)
 
 
+def ranks_of_engine(alias: str, value: Any, facts: Facts) -> int:
+    """vLLM's data-parallel ranks of an engine; its GPUs are read after them (``gpus_of_engine``)."""
+    ranks, degree = _number(alias, value), facts.given(engine_names.DEGREE)
+    if ranks > 1 and degree is not None and facts.given(engine_names.RANKS) != ranks:
+        raise OppoError(
+            f"{alias} {ranks} multiplies the GPUs of an engine, and {engine_names.DEGREE} is"
+            f" {show_value(degree)}, all of them: give both as {engine_names.DEGREE} (all GPUs) and"
+            f" {engine_names.RANKS}"
+        )
+    return ranks
+
+
+def gpus_of_engine(alias: str, value: Any, facts: Facts) -> int:
+    """vLLM's tensor parallelism, which is of one rank of attention, as all GPUs of an engine."""
+    ranks = facts.given(engine_names.RANKS)
+    return _number(alias, value) * (ranks if type(ranks) is int and ranks > 0 else 1)
+
+
 def carries_unfinished(alias: str, value: Any, facts: Facts) -> object:
     """A setting of the policy, or a statement that is checked against it."""
     if type(value) is not bool:

@@ -207,6 +207,15 @@ ALIASES: Mapping[str, Alias] = {
     ),
     **_same("cluster.split", "split"),
     **_same("rollout.num_replicas", "vllm_num_engines"),
+    **_same(engine_names.RANKS, *engine_names.SGLANG_RANKS_NAMES),
+    **dict.fromkeys(
+        engine_names.VLLM_RANKS_NAMES,
+        Alias(engine_names.RANKS, values.ranks_of_engine, "the same; it multiplies the GPUs of an engine"),
+    ),
+    **dict.fromkeys(
+        engine_names.VLLM_DEGREE_NAMES,
+        Alias(engine_names.DEGREE, values.gpus_of_engine, "GPUs of a rank × attention_data_parallel"),
+    ),
     **{name: Alias(target) for target, names in engine_names.SAME.items() for name in names},
     **dict.fromkeys(
         engine_names.HOST_NAMES, Alias(engine_names.HOST, values.engine_host, "the host preset it stands for")

@@ -8,11 +8,7 @@ _VERL = "actor_rollout_ref"
 _MEGATRON = f"{_VERL}.actor.megatron.override_transformer_config"
 
 SAME: dict[str, tuple[str, ...]] = {
-    "costs.rollout.tensor_parallel": (
-        f"{_VERL}.rollout.tensor_model_parallel_size",
-        "vllm_tensor_parallel_size",
-        "rollout_num_gpus_per_engine",
-    ),
+    "costs.rollout.tensor_parallel": ("rollout_num_gpus_per_engine",),
     "costs.rollout.expert_parallel": (
         f"{_VERL}.rollout.expert_parallel_size",
         "sglang_ep_size",
@@ -67,6 +63,14 @@ SAME: dict[str, tuple[str, ...]] = {
     "training.ref_micro_batch_rollouts": (f"{_VERL}.ref.log_prob_micro_batch_size_per_gpu",),
 }
 """Our field → names of the same value elsewhere."""
+
+RANKS = "costs.rollout.attention_data_parallel"
+SGLANG_RANKS_NAMES = ("sglang_dp_size", "sglang_data_parallel_size", "dp_size", "sglang.dp_size")
+"""SGLang's ranks of attention are among the GPUs of its ``tp_size``."""
+VLLM_RANKS_NAMES = (f"{_VERL}.rollout.data_parallel_size", "data_parallel_size")
+DEGREE = "costs.rollout.tensor_parallel"
+VLLM_DEGREE_NAMES = (f"{_VERL}.rollout.tensor_model_parallel_size", "vllm_tensor_parallel_size")
+"""vLLM's are of so many GPUs each."""
 
 HOST = "costs.rollout.host"
 HOST_NAMES = (f"{_VERL}.rollout.enforce_eager", f"{_VERL}.rollout.mode", f"{_VERL}.rollout.name")

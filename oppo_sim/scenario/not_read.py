@@ -16,6 +16,7 @@ _SAID_BY: Mapping[str, str] = {
     "total_epochs": "steps",
     "total_training_steps": "steps",
     "data_parallel_size": "costs.rollout.attention_data_parallel",
+    "enable_dp_attention": "costs.rollout.attention_data_parallel",
     "calculate_log_probs": "training.old_log_prob",
     "context_parallel_size": "training.sequence_parallel",
     "recompute_granularity": "training.gradient_checkpointing, training.selective_recompute",
@@ -81,7 +82,7 @@ _FLAT: Mapping[str, str] = {
     "kl_loss_coef": "training.ref",
     "kl_coef": "training.ref",
     "sglang_mem_fraction_static": "costs.rollout.gpu_memory_utilization",
-    "sglang_dp_size": "costs.rollout.attention_data_parallel",
+    "sglang_enable_dp_attention": "costs.rollout.attention_data_parallel",
     "num_rollout": "steps",
 }
 """The same for settings that a framework has outside every section."""

@@ -262,6 +262,23 @@ def test_a_comparison_that_exists_is_replaced_only_by_force(oppo: Oppo) -> None:
     assert read_run_folder("cmp").manifest["steps"] == 3
 
 
+def test_another_comparison_without_a_folder_leaves_the_first_and_takes_a_number(oppo: Oppo) -> None:
+    plain = ["compare", "tiny.yaml", "--policies", "intra", "--seeds", "1", "--jobs", "1", "--no-figures"]
+    assert oppo(*plain).code == 0
+    first = Path("runs/tiny-compare")
+    before = contents(first)
+    for number, steps in ((2, "3"), (3, "4")):
+        again = oppo(*plain, "--steps", steps)
+        assert again.code == 0
+        said = f"runs/tiny-compare holds a finished run, which stays: this one goes to {first}-{number}"
+        assert said in " ".join(again.err.split())
+        assert read_run_folder(f"{first}-{number}").manifest["steps"] == int(steps)
+    assert contents(first) == before
+    assert oppo(*plain, "--steps", "2", "--force").code == 0
+    assert read_run_folder(first).manifest["steps"] == 2
+    assert not Path(f"{first}-4").exists()
+
+
 def test_an_empty_folder_can_be_written_from_inside(
     oppo: Oppo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @options.practical()
 @options.STEPS
 @options.overrides
-@options.OUTPUT
+@options.NUMBERED
 @options.FORCE
 @options.FIGURES
 @click.option(
@@ -92,7 +92,7 @@ def command(
     asked = None if policies is None else options.policies(policies)
     loaded = load_scenario(scenario, overrides)
     chosen = asked or tuple(default_policies(loaded))
-    folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-compare"
+    folder = options.folder_to_write(output, f"{options.safe_name(loaded.name)}-compare", force)
     refuse_other(folder, force)
     where = Executor(executor, jobs, ray_address)
     plan = plan_comparison(loaded, chosen, seeds, steps, attribution, draws, practical, objective)

@@ -100,7 +100,7 @@ if TYPE_CHECKING:
 )
 @click.option("--draws", type=click.IntRange(20, 10_000), default=400, help="Draws of the costs to write.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of the draws.")
-@options.output("Folder to write. Default: runs/SCENARIO-fit; never overwritten.")
+@options.NUMBERED
 @options.FORCE
 @options.FIGURES
 @options.JSON
@@ -147,7 +147,7 @@ def command(
     if judge_scenarios and not judged:
         raise click.UsageError("--judge-scenario is of a log that is predicted only: give it with --judge")
     loaded = [load_scenario(each, overrides) for each in scenarios]
-    folder = output or Path("runs") / f"{options.safe_name(loaded[0].name)}-fit"
+    folder = options.folder_to_write(output, f"{options.safe_name(loaded[0].name)}-fit", force)
     options.refuse_taken(folder, FIT, force)
     if observed:
         of_logs = (judged, fit_steps, from_step is not None, leave_out, lengths, log_lengths, fields)

@@ -1,6 +1,7 @@
 """Options and parts that commands share."""
 
 from collections.abc import Callable
+from itertools import count
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,10 @@ def overrides(command: Any) -> Any:
 STEPS = click.option("--steps", type=click.IntRange(1), help="Training steps instead of the scenario's.")
 SEED = click.option("--seed", type=click.IntRange(0), help="Seed instead of the scenario's.")
 OUTPUT = output("Run folder to write. Default: runs/SCENARIO-…; never overwritten.")
+NUMBERED = output(
+    "Run folder to write, never overwritten. Default: runs/SCENARIO-…, with -2, -3, … where that holds a"
+    " finished run."
+)
 FORCE = click.option("--force", is_flag=True, help="Replace a run folder that this tool wrote.")
 FIGURES = click.option("--figures/--no-figures", default=True, help="Draw PNG figures.")
 JSON = click.option(
@@ -166,6 +171,23 @@ def safe_name(text: str) -> str:
         "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in text[-60:]).strip("-.")
         or "run"
     )
+
+
+def folder_to_write(output: Path | None, default: str, force: bool) -> Path:
+    """``output``; without it ``runs/DEFAULT``, or with a number behind it where that holds a finished run,
+    which stays. ``force`` replaces it."""
+    if output is not None:
+        return output
+    from oppo_sim.cli.progress import say_notes
+    from oppo_sim.run_folder import MANIFEST
+
+    first = Path("runs") / default
+    if force or not (first / MANIFEST).is_file():
+        return first
+    numbered = (first.with_name(f"{default}-{number}") for number in count(2))
+    free = next(folder for folder in numbered if not (folder / MANIFEST).is_file())
+    say_notes([f"{first} holds a finished run, which stays: this one goes to {free} (--force replaces it)"])
+    return free
 
 
 def refuse_taken(folder: Path, kind: str, force: bool, *, resumes: bool = False) -> None:

@@ -16,7 +16,7 @@ from oppo_sim.run_kinds import SIMULATED
 @options.SEED
 @options.draws(0, "Draws of what is unknown about the machine's seconds, for a range of the mean step.")
 @options.overrides
-@options.OUTPUT
+@options.NUMBERED
 @options.FORCE
 @options.FIGURES
 @options.TIMELINE
@@ -54,7 +54,7 @@ def command(
     loaded, name = scenario_under(loaded, named)
     setup = build_setup(loaded, policy=name, seed=seed, steps=steps)
     run = f"{options.safe_name(loaded.name)}-{options.safe_name(named)}-seed{setup.seed}"
-    folder = output or Path("runs") / run
+    folder = options.folder_to_write(output, run, force)
     options.refuse_taken(folder, SIMULATED, force)
     shown = timeline or shown_steps(setup)
     request = SimulationRequest(

@@ -98,7 +98,7 @@ def test_the_record_says_what_was_held_back_judged_and_left_out(written: Path) -
         assert errors["model"]["p90"] < 0.08
         assert set(errors) == {"model", "naive_mean", "naive_line"}
     assert record["left_out"]["train.log"] == {"step with negative seconds": 1}
-    assert {each["verdict"] for each in record["terms"]} <= {"told", "partly", "not told"}
+    assert {each["verdict"] for each in record["terms"]} <= {"identified", "partly", "not identified"}
 
 
 def test_json_and_a_taken_folder(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,7 +195,7 @@ def test_numbers_that_contradict_each_other_are_not_said_to_agree(
     assert "is missed: the costs that agree best give" in said
     assert "together they agree" not in said
     assert "what the costs give" in said
-    assert "told by the log" not in said
+    assert "identified by the log" not in said
     assert run([*arguments, "--observe", "timing_s/step=50", "--force"]) == 2
     error = capsys.readouterr().err
     assert "timing_s/step is given twice" in error
@@ -248,11 +248,11 @@ def test_a_range_that_falls_is_refused() -> None:
         read_observation("timing_s/step=180..160")
 
 
-def test_terms_that_are_not_told_are_named_once_where_they_are_many() -> None:
-    def answer(untold: int) -> str:
-        verdicts = ["not told"] * untold + ["told"] * (9 - untold)
+def test_terms_that_are_not_identified_are_named_once_where_they_are_many() -> None:
+    def answer(left: int) -> str:
+        verdicts = ["not identified"] * left + ["identified"] * (9 - left)
         terms = [{"term": f"term_{number}", "verdict": each} for number, each in enumerate(verdicts)]
         return " ".join(answer_of({"from": "logs", "terms": terms}))
 
-    assert answer(2) == "Not told by the log: term_0 and term_1; there the priors stand."
-    assert answer(7) == "Not told by the log: 7 of 9 terms; there the priors stand."
+    assert answer(2) == "Not identified by the log: term_0 and term_1; their priors stand."
+    assert answer(7) == "Not identified by the log: 7 of 9 terms; their priors stand."

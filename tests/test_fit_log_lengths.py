@@ -191,7 +191,7 @@ def _with_calls() -> Scenario:
 @pytest.mark.parametrize(
     ("scenario", "says"),
     [
-        (_with_calls(), "call tools, which the lengths of a log do not tell"),
+        (_with_calls(), "call tools, which the lengths of a log do not show"),
         (
             fit_scenario(group_size=8, trace=GROUPED, dynamic_sampling={"enable": True}),
             "set dynamic_sampling.pass_rate",

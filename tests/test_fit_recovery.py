@@ -40,8 +40,8 @@ def test_terms_come_back_within_their_intervals(fitted: FitResult) -> None:
     assert fitted.point.old_log_prob == pytest.approx(1.5, rel=0.1)
     assert fitted.point.update_actor == pytest.approx(1.2, rel=0.2)
     verdicts = {each.term: each.verdict for each in fitted.estimates}
-    assert verdicts["ref"] == "told"
-    assert verdicts["update_weights"] != "not told"
+    assert verdicts["ref"] == "identified"
+    assert verdicts["update_weights"] != "not identified"
 
 
 def test_held_out_steps_are_predicted_within_intervals(fitted: FitResult) -> None:

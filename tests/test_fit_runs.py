@@ -163,7 +163,7 @@ def test_recorded_rollouts_tell_for_what_a_phase_waited(tmp_path: Path) -> None:
     assert known.tool_tokens_apart
     unknown = open_log(log, lengths=frame.drop(columns="finished_s"))
     assert "slowest/tool_calls_s" not in unknown.frame
-    assert any("nothing tells which of them finished last" in note for note in unknown.notes)
+    assert any("nothing shows which of them finished last" in note for note in unknown.notes)
 
 
 @pytest.mark.parametrize(
@@ -338,14 +338,14 @@ def test_what_a_round_and_a_piece_cost_is_told_by_a_run_in_rounds(tmp_path: Path
         low, middle, high = told[name].posterior
         assert low <= truth <= high
         assert middle == pytest.approx(truth, rel=0.3)
-        assert told[name].verdict != "not told"
+        assert told[name].verdict != "not identified"
     assert not any("round_fixed_s" in note for note in result.notes)
-    assert any(note.startswith("piece_send_s cannot be told") for note in result.notes)
+    assert any(note.startswith("piece_send_s cannot be identified") for note in result.notes)
     log = verl_log(tmp_path / "v.log", fit_scenario(), TRUTH)
     with short_chains():
         one_call = fit(log, fit_scenario(), draws=50, fit_steps=ALL)
     assert "round_fixed_s" not in {each.term for each in one_call.estimates}
-    assert any(note.startswith("round_fixed_s, piece_send_s cannot be told") for note in one_call.notes)
+    assert any(note.startswith("round_fixed_s, piece_send_s cannot be identified") for note in one_call.notes)
 
 
 def test_without_a_longest_response_a_fit_learns_how_far_steps_scatter(tmp_path: Path) -> None:

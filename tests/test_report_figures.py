@@ -315,7 +315,9 @@ def test_figures_of_a_fit_name_what_is_drawn_and_say_their_numbers() -> None:
                 {"log": "train.log", "errors": {c.TIMING_STEP: {"model": error, "naive_mean": error}}}
             ],
             "judged": [],
-            "terms": [{"term": "host", "verdict": "told", "prior": [0.01, 1, 9], "posterior": [0.9, 1, 1.1]}],
+            "terms": [
+                {"term": "host", "verdict": "identified", "prior": [0.01, 1, 9], "posterior": [0.9, 1, 1.1]}
+            ],
         }
     )
     (legend,) = figures["measured_predicted"].legends

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from oppo_sim.cli.progress import say_notes
 from oppo_sim.columns import TIMING_STEP
-from oppo_sim.report.html_fit import answer_of, interval_text
+from oppo_sim.report.html_fit import answer_of, identified_text, interval_text
 from oppo_sim.report.labels import NOTHING, format_percent
 from oppo_sim.report.terminal import Column, fitted, left_out, say, table_console
 
@@ -22,7 +22,7 @@ _TERMS: Final = (
     Column("term", left=True),
     Column("prior", leaves=1, left=True),
     Column("now", left=True, stays=True),
-    Column("told by the log?", left=True, folds_at=9),
+    Column("identified?", left=True, folds_at=10),
 )
 _OBSERVED: Final = (
     Column("given", left=True, stays=True),
@@ -64,12 +64,11 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
             each["term"],
             interval_text(each["prior"], each["unit"]),
             interval_text(each["posterior"], each["unit"]),
-            each["verdict"] + (f" (exchanged with {each['tied_to']})" if each["tied_to"] else ""),
+            identified_text(each),
         )
         for each in record["terms"]
     ]
-    terms = (*_TERMS[:-1], Column("told?", left=True, folds_at=9)) if observed else _TERMS
-    _print("terms of the costs [95 %]", terms, rows)
+    _print("terms of the costs [95 %]", _TERMS, rows)
     for sentence in answer_of(record):
         say(sentence)
     odd = record.get("odd_steps", ())

@@ -18,6 +18,7 @@ from oppo_sim.fit.features import Features, Floats, build_features, check_rollou
 from oppo_sim.fit.gathers import GATHER
 from oppo_sim.fit.identify import (
     CUTS,
+    IDENTIFIED,
     OddStep,
     TermEstimate,
     estimates_table,
@@ -126,9 +127,9 @@ class FitResult:
 
     def __repr__(self) -> str:
         steps = sum(len(part.features) for part in self.parts)
-        identified = sum(one.verdict == "told" for one in self.estimates)
+        identified = sum(one.verdict == IDENTIFIED for one in self.estimates)
         logs = ", ".join(part.log.name for part in self.parts)
-        return f"FitResult({logs}: {steps} steps, {identified} of {len(self.estimates)} terms told)"
+        return f"FitResult({logs}: {steps} steps, {identified} of {len(self.estimates)} terms identified)"
 
     def _repr_html_(self) -> str:
         return self.terms.to_html(float_format=lambda value: f"{value:.4g}")

@@ -28,6 +28,10 @@ _OF_STEP: Final = 0.01
 _WHOLE: Final = 2.0
 """Times its prediction from which on a step does not fit, where all of its stages do."""
 
+IDENTIFIED: Final = "identified"
+UNIDENTIFIED: Final = "not identified"
+"""Verdicts on a term; ``partly`` lies between them."""
+
 CUTS: Final = ("round_fixed_s", "piece_fixed_s", "piece_send_s")
 """Terms of what a cut costs."""
 _ADVICE: Final = {
@@ -63,11 +67,11 @@ class TermEstimate:
     width: float
     """Spread of the logarithms over the prior's: 1 where the log says nothing of it."""
     verdict: str
-    """``told``, ``partly`` or ``not told``."""
+    """``identified``, ``partly`` or ``not identified``."""
     advice: str = ""
     """What to log, or to run, to identify it."""
     tied_to: str = ""
-    """Another term with which it is exchanged (correlation beyond 0.8)."""
+    """Another term with which it is correlated (beyond 0.8): their sum is known better than each."""
 
 
 def estimates_table(estimates: Sequence[TermEstimate]) -> "pd.DataFrame":
@@ -115,8 +119,9 @@ def unidentified_cuts(terms: Iterable[str]) -> list[str]:
     if not missing:
         return []
     return [
-        f"{', '.join(missing)} cannot be told from these logs: it is what a chunk costs beside its tokens (a"
-        " stop of the engine, a scoring request, its transfer), and their runs have no such chunks. Policies"
+        f"{', '.join(missing)} cannot be identified from these logs: it is what a chunk costs beside its"
+        " tokens (a stop of the engine, a scoring request, its transfer), and their runs have no such chunks."
+        " Policies"
         " that stream are simulated with what the scenario says of it (0 where it says nothing); measure it"
         " with oppo calibrate, or fit the folder of a sequential run in rounds (stop_check: chunk)"
     ]
@@ -128,7 +133,7 @@ def estimates_of(terms: Mapping[str, Floats], priors: Mapping[str, Prior]) -> li
     for name, values in terms.items():
         prior = priors[name]
         width = float(np.log(np.maximum(values, 1e-300)).std() / prior.sigma)
-        verdict = "not told" if width > _UNIDENTIFIED else "partly" if width > _PARTLY else "told"
+        verdict = UNIDENTIFIED if width > _UNIDENTIFIED else "partly" if width > _PARTLY else IDENTIFIED
         tied = _tied(name, terms)
         low, high = (prior.median * np.exp(z * prior.sigma) for z in (-1.96, 1.96))
         found.append(
@@ -139,8 +144,8 @@ def estimates_of(terms: Mapping[str, Floats], priors: Mapping[str, Prior]) -> li
                 posterior=tuple(np.percentile(values, (2.5, 50, 97.5)).tolist()),
                 width=width,
                 verdict=verdict,
-                advice="" if verdict == "told" else _advice(name),
-                tied_to="" if verdict == "told" else tied,
+                advice="" if verdict == IDENTIFIED else _advice(name),
+                tied_to="" if verdict == IDENTIFIED else tied,
             )
         )
     return found

@@ -101,7 +101,7 @@ def lengths_of_logs(logs: Sequence[StepLog], scenario: Scenario, seed: int) -> L
     old = build_trace(scenario)
     if old.waits is not None:
         raise OppoError(
-            "the rollouts of the scenario's trace call tools, which the lengths of a log do not tell: leave"
+            "the rollouts of the scenario's trace call tools, which the lengths of a log do not show: leave"
             " --log-lengths out"
         )
     _refuse_rewards(scenario)

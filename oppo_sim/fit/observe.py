@@ -20,7 +20,7 @@ from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.baseline import STEPS, Baseline, known_names
 from oppo_sim.fit.estimate import mean_terms
-from oppo_sim.fit.identify import CUTS, TermEstimate, estimates_of, estimates_table
+from oppo_sim.fit.identify import CUTS, IDENTIFIED, TermEstimate, estimates_of, estimates_table
 from oppo_sim.fit.priors import priors_for
 from oppo_sim.fit.record import FORMAT
 from oppo_sim.fit.sampling import on_one_blas_thread
@@ -86,11 +86,10 @@ class Observed:
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
-        identified = sum(one.verdict == "told" for one in self.estimates)
+        identified = sum(one.verdict == IDENTIFIED for one in self.estimates)
         numbers = ", ".join(one.text for one in self.observations)
-        return (
-            f"Observed({numbers}: {len(self.draws)} draws, {identified} of {len(self.estimates)} terms told)"
-        )
+        of = f"{identified} of {len(self.estimates)} terms identified"
+        return f"Observed({numbers}: {len(self.draws)} draws, {of})"
 
     def _repr_html_(self) -> str:
         return self.terms.to_html(float_format=lambda value: f"{value:.4g}")

@@ -216,7 +216,7 @@ def _with_tool_waits(log: StepLog, frame: "pd.DataFrame") -> StepLog:
         return log
     if FINISHED_S not in frame or frame[FINISHED_S].isna().all():
         note = (
-            "rollouts waited for tools, and nothing tells which of them finished last: what that lengthened"
+            "rollouts waited for tools, and nothing shows which of them finished last: what that lengthened"
             " generation by is taken for decoding"
         )
         return replace(log, notes=(*log.notes, note), tool_tokens_apart=TOOL_TOKENS in frame)

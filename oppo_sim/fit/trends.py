@@ -51,7 +51,7 @@ class Trend(NamedTuple):
         return (
             f"{self.column} drifts: steps {self.slow[0]} to {self.slow[1]} take {self.change:.0%} more than"
             f" {self.fast[0]} to {self.fast[1]} beyond what lengths explain (other jobs on the machine,"
-            " clocks, memory); first steps cannot tell it, and intervals hold it in part"
+            " clocks, memory); first steps do not show it, and intervals hold it in part"
         )
 
 

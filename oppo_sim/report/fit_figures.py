@@ -1,4 +1,5 @@
-"""Figures of a fit, from its record: measured against predicted by step, residuals, errors, what was told."""
+"""Figures of a fit, from its record: measured against predicted by step, residuals, errors, what was
+identified."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -127,7 +128,7 @@ def terms_figure(terms: Sequence[Mapping[str, Any]]) -> "Figure":
     axis.set_xscale("log")
     plain_numbers(axis.xaxis)
     axis.set_xlabel("over the prior's median: 95 % before (grey) and after (blue)")
-    set_title(axis, "terms of the costs, and whether the log tells them")
+    set_title(axis, "terms of the costs, and whether the log identifies them")
     return figure
 
 

@@ -1,10 +1,11 @@
-"""The chapter of a fit: how well steps that were not fitted are predicted, and what the log told."""
+"""The chapter of a fit: how well steps that were not fitted are predicted, and what the log identifies."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.errors import OppoError
+from oppo_sim.fit.identify import IDENTIFIED, UNIDENTIFIED
 from oppo_sim.report.fit_figures import fit_figures
 from oppo_sim.report.html_parts import Chapter, Grid, Section, joined, picture
 from oppo_sim.report.labels import counted, format_percent, significant, time_unit
@@ -17,7 +18,7 @@ _TITLES: Final = {
     "measured_predicted": ("Measured and predicted", "Points measured, lines predicted with 95 % intervals."),
     "residuals": ("Residuals", "Predicted over measured seconds minus 1, by step."),
     "errors": ("Steps that were not fitted", "Median and 90th percentile of the error beside naive ones."),
-    "terms": ("What was told", "Each term's 95 % interval before and after, over its prior's median."),
+    "terms": ("What was identified", "Each term's 95 % interval before and after, over its prior's median."),
 }
 
 
@@ -91,7 +92,7 @@ def answer_of(record: Mapping[str, Any]) -> list[str]:
                 f" {format_percent(line['p90'])}"
             )
         found.append(sentence + ".")
-    untold = [each["term"] for each in record["terms"] if each["verdict"] == "not told"]
+    unidentified = [each["term"] for each in record["terms"] if each["verdict"] == UNIDENTIFIED]
     missed = [each for each in record.get("observed") or () if not _is_met(each)]
     for each in missed:
         low, middle, high = each["posterior"]
@@ -100,12 +101,16 @@ def answer_of(record: Mapping[str, Any]) -> list[str]:
             f" [{significant(low)}, {significant(high)}]. Are the numbers of one run, and is it the"
             " scenario's?"
         )
-    if untold:
-        which = joined(untold) if len(untold) <= _FEW else f"{len(untold)} of {len(record['terms'])} terms"
+    if unidentified:
+        which = (
+            joined(unidentified)
+            if len(unidentified) <= _FEW
+            else f"{len(unidentified)} of {len(record['terms'])} terms"
+        )
         found.append(
-            f"Not told by the log: {which}; there the priors stand."
+            f"Not identified by the log: {which}; their priors stand."
             if record["from"] == "logs"
-            else f"Not told by what was observed, each by itself: {which}"
+            else f"Not identified by what was observed, each by itself: {which}"
             + ("." if missed else "; together they agree with it.")
         )
     if believed := record.get("drawn_from_priors"):
@@ -123,6 +128,12 @@ def interval_text(values: Sequence[float], unit: str) -> str:
     low, middle, high = (significant(value / (own.seconds if own else 1.0)) for value in values)
     name = own.name if own else {"factor": "×"}.get(unit, unit)
     return f"{middle}{' ' if name not in ('×', '') else ''}{name} [{low}, {high}]"
+
+
+def identified_text(term: Mapping[str, Any], tied: str = " ({})") -> str:
+    """Whether a term was identified, and what it is correlated with, in the form ``tied``."""
+    verdict = str({IDENTIFIED: "yes", UNIDENTIFIED: "no"}.get(term["verdict"], term["verdict"]))
+    return verdict + (tied.format(f"correlated with {term['tied_to']}") if term["tied_to"] else "")
 
 
 def _question(record: Mapping[str, Any]) -> str:
@@ -189,13 +200,13 @@ def _terms(terms: Sequence[Mapping[str, Any]]) -> Grid:
         (
             each["term"],
             interval_text(each["posterior"], each["unit"]),
-            each["verdict"] + (f", exchanged with {each['tied_to']}" if each["tied_to"] else ""),
+            identified_text(each, ", {}"),
             interval_text(each["prior"], each["unit"]),
             each["advice"],
         )
         for each in terms
     )
-    heads = ("term", "now", "told?", "prior", "what would tell it")
+    heads = ("term", "now", "identified?", "prior", "what would identify it")
     return Grid("Middle and 95 % interval", heads, rows)
 
 

@@ -3,6 +3,7 @@ one sentence; never read as something else."""
 
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from oppo_sim.cli.main import run
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.features import build_features
-from oppo_sim.fit.reading import read_step_log
+from oppo_sim.fit.reading import StepLog, read_step_log
 from oppo_sim.fit.sources import open_log
 from oppo_sim.given_command import given_command
 from oppo_sim.scenario.load import load_scenario, scenario_from_plain
@@ -100,6 +101,41 @@ def test_tables_with_other_separators(tmp_path: Path) -> None:
         assert seconds(table(tmp_path / name, rows, delimiter)) == [20.5, 21.5]
     rows = [HEADER, (1, "20,5", "500,0"), (2, "21,5", "501,0")]
     assert seconds(table(tmp_path / "d.csv", rows, ";")) == [20.5, 21.5]
+    rows = [HEADER, ("1,0", "20,5", "500,0"), ("2,0", "21,5", "501,0")]
+    assert seconds(table(tmp_path / "e.csv", rows, ";")) == [20.5, 21.5]
+    rows = [HEADER, (1, 20.5, 500), (2, 21.5, 501)]
+    assert seconds(table(tmp_path / "f.tsv", rows, "\t")) == [20.5, 21.5]
+
+
+def test_separators_of_thousands_in_a_table(tmp_path: Path) -> None:
+    rows = [HEADER, (1, '"1,020.50"', '"1,500"'), (2, '"980.5"', '"1,501"')]
+    log = read_step_log(table(tmp_path / "a.csv", rows))
+    assert log.frame[GEN].tolist() == [1020.5, 980.5]
+    assert log.frame["response_length/mean"].tolist() == [1500.0, 1501.0]
+
+
+def test_lines_that_grep_found_are_lines(tmp_path: Path) -> None:
+    plain = console(tmp_path / "plain.log", [(step, {GEN: 20.0 + step}) for step in (1, 2, 3)])
+    lines = plain.read_text().splitlines()
+    for name, before in (("a", ""), ("b", "(TaskRunner pid=7) ")):
+        found = [f"runs/train.log:{number}:{before}{line}" for number, line in enumerate(lines, start=207)]
+        assert seconds(lines_of(tmp_path / f"{name}.log", *found)) == [21.0, 22.0, 23.0]
+
+
+def test_two_runs_or_ranks_that_print_into_one_file_are_said(tmp_path: Path) -> None:
+    def mixed(other: float) -> StepLog:
+        figures = [{GEN: 20.0 + step} for step in range(1, 5)]
+        later = [{GEN: other * each[GEN]} for each in figures]
+        steps = [
+            (step, each) for step, both in enumerate(zip(figures, later, strict=True), 1) for each in both
+        ]
+        return read_step_log(console(tmp_path / f"{other}.log", steps))
+
+    two, copied = mixed(1.1), mixed(1.0)
+    assert any("most steps are logged twice with other figures" in note for note in two.notes)
+    assert two.frame[GEN].tolist() == pytest.approx([23.1, 24.2, 25.3, 26.4])
+    assert not copied.notes
+    assert "4 step logged twice" in reasons(copied)
 
 
 def test_a_table_that_was_cut_off_or_has_its_header_twice(tmp_path: Path) -> None:
@@ -295,7 +331,21 @@ def rescaled(log: Path, path: Path, factor: float) -> Path:
 
 def test_seconds_in_minutes_or_milliseconds_are_refused(good: Path, tmp_path: Path) -> None:
     assert "--unit ms" in fitting(rescaled(good, tmp_path / "ms.jsonl", 1000.0))
-    assert "is it in minutes" in fitting(rescaled(good, tmp_path / "minutes.jsonl", 1 / 60))
+    assert "timing_s/gen is a" in fitting(rescaled(good, tmp_path / "minutes.jsonl", 1 / 60))
+
+
+def test_minutes_of_a_run_with_slow_generation_are_known_by_its_training(tmp_path: Path) -> None:
+    """Tools make generation as long as the scenario's in seconds would be."""
+    scenario = fit_scenario(steps=STEPS)
+    log = verl_log(tmp_path / "a.log", scenario, TRUTH, steps=STEPS)
+    low = rescaled(log, tmp_path / "low.jsonl", 1 / 60)
+    rows = [json.loads(line) for line in low.read_text().splitlines()]
+    slow = [{**row, GEN: 20 * row[GEN], STEP_S: row[STEP_S] + 19 * row[GEN]} for row in rows]
+    with pytest.raises(OppoError) as caught:
+        fit(write_lines(tmp_path / "slow.jsonl", slow), scenario, draws=20, fit_steps=STEPS)
+    assert re.search(
+        r"old_log_prob .*ref .*update_actor is a \d+th of what .*: is it in minutes", str(caught.value)
+    )
 
 
 def test_a_log_counts_once(good: Path) -> None:

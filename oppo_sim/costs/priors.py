@@ -40,6 +40,10 @@ class Row(NamedTuple):
     source: str
 
 
+IDENTIFIED: Final = "identified"
+UNIDENTIFIED: Final = "not identified"
+"""What a fit says of a term beside its prior; ``partly`` lies between them."""
+
 _AIC = "kernel tables of aiconfigurator-core 0.12"
 _VIDUR = "vidur's layers (A100-80, H100, A40)"
 _VERL = "verl steps, jianghoucheng/Agent_On_Policy_Distillation (4 × A800), develop runs"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TRAINING_STAGES
-from oppo_sim.costs.priors import Prior
+from oppo_sim.costs.priors import IDENTIFIED, Prior
 from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.errors import OppoError
@@ -18,7 +18,6 @@ from oppo_sim.fit.features import Features, Floats, build_features, check_rollou
 from oppo_sim.fit.gathers import GATHER
 from oppo_sim.fit.identify import (
     CUTS,
-    IDENTIFIED,
     OddStep,
     TermEstimate,
     estimates_table,

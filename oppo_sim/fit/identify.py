@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP
-from oppo_sim.costs.priors import Prior
+from oppo_sim.costs.priors import IDENTIFIED, UNIDENTIFIED, Prior
 from oppo_sim.fit.features import Features, Floats
 from oppo_sim.fit.judging import predict
 from oppo_sim.fit.model import Measurement
@@ -27,10 +27,6 @@ _OFF: Final = 0.1
 _OF_STEP: Final = 0.01
 _WHOLE: Final = 2.0
 """Times its prediction from which on a step does not fit, where all of its stages do."""
-
-IDENTIFIED: Final = "identified"
-UNIDENTIFIED: Final = "not identified"
-"""Verdicts on a term; ``partly`` lies between them."""
 
 CUTS: Final = ("round_fixed_s", "piece_fixed_s", "piece_send_s")
 """Terms of what a cut costs."""

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from oppo_sim.costs.priors import Prior
+from oppo_sim.costs.priors import IDENTIFIED, Prior
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.baseline import STEPS, Baseline, known_names
 from oppo_sim.fit.estimate import mean_terms
-from oppo_sim.fit.identify import CUTS, IDENTIFIED, TermEstimate, estimates_of, estimates_table
+from oppo_sim.fit.identify import CUTS, TermEstimate, estimates_of, estimates_table
 from oppo_sim.fit.priors import priors_for
 from oppo_sim.fit.record import FORMAT
 from oppo_sim.fit.sampling import on_one_blas_thread

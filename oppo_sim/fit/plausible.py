@@ -15,6 +15,9 @@ from oppo_sim.fit.reading import StepLog
 _LONGEST: Final = 300.0
 _SHORTEST: Final = 1 / 30
 """Measured over what the cost model says, beyond which seconds are in another unit or of another run."""
+_COMPUTES: Final = frozenset({"old_log_prob", "ref", "values", "update_critic", "update_actor"})
+"""Stages of training that are arithmetic, of which costs are known best."""
+_SEVERAL: Final = 2
 _OVERLAP: Final = 0.02
 """Of a step, by which its stages may be longer: rounding, and clocks that stop apart."""
 
@@ -40,7 +43,7 @@ def _share_steps(one: StepLog, other: StepLog) -> bool:
 
 def refuse_units(log: StepLog, members: Sequence[Measurement], features: Features) -> None:
     """Seconds of generation that are hundreds of times what the cost model says, or a fraction of it, are
-    none. Raises OppoError."""
+    none; nor are those of training where its stages together are such a fraction. Raises OppoError."""
     gen = features.decode[0, features.decode.shape[1] // 2] + features.prefill[0]
     for member in members:
         if "gen" not in member.stages:
@@ -54,10 +57,32 @@ def refuse_units(log: StepLog, members: Sequence[Measurement], features: Feature
                 " scenario's costs say: is it in milliseconds (--unit ms)?"
             )
         if ratio < _SHORTEST and not whole:
-            raise OppoError(
-                f"{log.name}: {member.column} is a {1 / max(ratio, 1e-9):,.0f}th of what the scenario's costs"
-                " say: is it in minutes, or of another model, batch or devices than the scenario's?"
-            )
+            raise _too_short(log, member.column, ratio)
+    trained = [
+        member
+        for member in members
+        if set(member.stages) <= _COMPUTES
+        and not member.trained_unknown
+        and all(features.stages[stage].min() > 0 for stage in member.stages)
+    ]
+    if len(trained) >= _SEVERAL:
+        took = sum(float(np.nanmedian(member.seconds)) for member in trained)
+        ratio = took / sum(_training_s(member, features) for member in trained)
+        if ratio < _SHORTEST:
+            raise _too_short(log, " + ".join(member.column for member in trained), ratio)
+
+
+def _training_s(member: Measurement, features: Features) -> float:
+    """What the cost model says of a metric of training stages, median."""
+    offloaded = sum(features.offload.get(stage, 0.0) for stage in member.stages)
+    return float(np.median(np.sum([features.stages[stage] for stage in member.stages], axis=0))) + offloaded
+
+
+def _too_short(log: StepLog, what: str, ratio: float) -> OppoError:
+    return OppoError(
+        f"{log.name}: {what} is a {1 / max(ratio, 1e-9):,.0f}th of what the scenario's costs say: is it in"
+        " minutes, or of another model, batch or devices than the scenario's?"
+    )
 
 
 def overlaps(log: StepLog) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ LENGTH_FIGURES: Final = {
 }
 SECONDS_OF_STEP: Final = (TIMING_STEP, STEP_TESTING_S, STEP_SAVE_S)
 
-_TABLES: Final = {".csv", ".jsonl", ".json"}
+_TABLES: Final = {".csv", ".tsv", ".jsonl", ".json"}
 
 _SECONDS_LIKE: Final = re.compile(r"(?<![a-z])(time|timing|secs?|seconds|duration|elapsed|latency)(?![a-z])")
 """A name that may be of seconds."""

@@ -15,6 +15,12 @@ _UNSORTED: Final = "the log's lines are not in the order of their steps, and wer
 _ALIKE: Final = 1e-3
 """Relative difference up to which figures are copies, written with fewer digits."""
 
+_FEWEST: Final = 3
+_MIXED: Final = (
+    "most steps are logged twice with other figures, as where two runs or ranks write into one file: the"
+    " later ones were used; give the log of one to be sure that all are of one run"
+)
+
 Line = tuple[int | None, Mapping[str, float]]
 
 
@@ -90,6 +96,7 @@ def _parts(lines: Sequence[Line], result: Gathered) -> list[_Part]:
     last: int | None = None
     counted = 0
     stepped = _stepped(lines)
+    other = set[int]()
     for named, figures in lines:
         if not figures:
             continue
@@ -109,12 +116,15 @@ def _parts(lines: Sequence[Line], result: Gathered) -> list[_Part]:
         rows = parts[-1].rows
         row = rows.setdefault(step, {})
         # A file of events has one figure a record, and two of them may be one of ours.
-        if (twice := set(row) & set(figures)) and not (
-            len(figures) == 1 and all(isclose(row[name], figures[name], rel_tol=_ALIKE) for name in twice)
-        ):
+        twice = set(row) & set(figures)
+        alike = all(isclose(row[name], figures[name], rel_tol=_ALIKE) for name in twice)
+        if twice and not (len(figures) == 1 and alike):
             result.leave_out("step logged twice: the later figures count", step)
+        other |= set() if alike else {step}
         row.update(figures)
         last = step
+    if len(other) >= _FEWEST and 2 * len(other) > len({step for part in parts for step in part.rows}):
+        result.note(_MIXED)
     return parts
 
 

@@ -32,7 +32,7 @@ from oppo_sim.traces.importers.rows import CUT_OFF, json_values, plain_name, raw
 from oppo_sim.traces.importers.running_time import running_seconds, running_step, with_seconds_a_step
 from oppo_sim.traces.importers.wrapped import unwrapped, wrap_width
 
-PATTERNS: Final = ("*.jsonl", "*.json", "*.csv", "*.log", "*.txt", "*.out", "*tfevents*", "*.wandb")
+PATTERNS: Final = ("*.jsonl", "*.json", "*.csv", "*.tsv", "*.log", "*.txt", "*.out", "*tfevents*", "*.wandb")
 STEP_NAMES: Final = ("step", "_step", *TRAINED, "Step", "system/global_step", "system/step")
 
 _NUMBER: Final = r"[+-]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
@@ -43,6 +43,8 @@ _PAIR: Final = re.compile(
 """Name, what wraps the number, number, unit. A number is taken whole or not at all: 20.5 of ``20.5min`` would
 be another one, and so would the 20 of ``20,5`` or ``20:05``."""
 _WITH_UNIT: Final = re.compile(r"\s*([^\s]*\d\.?)\s*(ms|s)\s*")
+_SEPARATED: Final = re.compile(r"\s*[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?\s*")
+"""With separators of thousands."""
 _STEP: Final = re.compile(
     r"(?<![\w./@-])(?:step|rollout|perf|iteration)\W{0,3}(\d{1,18})\b(?!\.\d)", re.IGNORECASE
 )
@@ -74,7 +76,7 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
             f"{path} is wandb's own binary log, which only wandb reads: export the run's history as CSV or"
             " JSON lines, and import that"
         )
-    elif name.endswith(".csv"):
+    elif name.endswith((".csv", ".tsv")):
         yield from by_trained_step(_csv(path, reading), reading)
     elif name.endswith(".jsonl"):
         lines = (_one(value, Place(path, line)) for line, value in json_values(path, reading, torn=True))
@@ -280,7 +282,7 @@ def _csv_figures(
         }
         if not lines.whole and figures.pop(names[len(header) - 1], None) is not None:
             reading.left_out[_NO_END] += 1
-        step = place.whole(row[steps[0]], "step") if steps and row[steps[0]] else None
+        step = place.whole(row[steps[0]].replace(decimal, "."), "step") if steps and row[steps[0]] else None
         if figures:
             yield step, figures
 
@@ -329,7 +331,7 @@ def _text_number(text: str) -> float | None:
 
 def _real_or_none(text: str) -> float | None:
     try:
-        value = float(text)
+        value = float(text.replace(",", "") if _SEPARATED.fullmatch(text) else text)
     except ValueError:
         return None
     return value if math.isfinite(value) else None

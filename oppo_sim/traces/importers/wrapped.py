@@ -26,6 +26,8 @@ _GOES_ON: Final = re.compile(
 _STEP: Final = re.compile(rb"\bstep:\d+(?: - |\s?-?\s?$)")
 _PART: Final = re.compile(rb"(?!step:)(?:[\w./@-]*:?[\d.eE+-]* ?- | ?)[A-Za-z][\w./@-]*:(?:np\.|[\d.+-])")
 """Of verl's line, from anywhere in it."""
+_WHOLE: Final = re.compile(rb"[\w./-]+:\d+:(?:\([^()]*\) ?)?step:\d+ - ")
+"""verl's line behind the file and line number that ``grep -Hn`` puts before it."""
 _TITLE_ENDS: Final = re.compile(rb"\s?\w{0,9}\s?\d{0,18}:\s\{['\"]")
 _SPACE_LOST: Final = re.compile(rb"(?:[\w)'\"] -|,|:)$")
 _APART: Final = re.compile(rb"(?![eE][-+\d])[A-Za-z]")
@@ -52,7 +54,7 @@ def unwrapped(lines: Iterable[bytes], width: int | None) -> Iterator[bytes]:
     held = piece = b""
     for line in lines:
         at_width = width is not None and bool(piece) and _fills(piece, width) and _goes_on(held, line)
-        if len(held) < _LONGEST and (at_width or (_STEP.search(held) and _PART.match(line))):
+        if len(held) < _LONGEST and (at_width or (_is_part(held, line))):
             lost = piece[-1:].isspace() or line[:1].isspace() or not _SPACE_LOST.search(held)
             held += (b"" if lost else b" ") + line.rstrip(b"\r\n")
         else:
@@ -62,6 +64,11 @@ def unwrapped(lines: Iterable[bytes], width: int | None) -> Iterator[bytes]:
         piece = line.rstrip(b"\r\n")
     if held:
         yield held + (b"\n" if line.endswith((b"\n", b"\r")) else b"")
+
+
+def _is_part(held: bytes, line: bytes) -> bool:
+    """Of verl's line ``held``, and not one by itself."""
+    return bool(_STEP.search(held) and _PART.match(line) and not _WHOLE.match(line))
 
 
 def _goes_on(held: bytes, line: bytes) -> bool:

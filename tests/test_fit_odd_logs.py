@@ -114,6 +114,11 @@ def test_separators_of_thousands_in_a_table(tmp_path: Path) -> None:
     assert log.frame["response_length/mean"].tolist() == [1500.0, 1501.0]
 
 
+def test_a_parquet_table_is_no_log(tmp_path: Path) -> None:
+    pd.DataFrame({"step": [1], GEN: [2.0]}).to_parquet(tmp_path / "steps.parquet")
+    assert "is a Parquet table, not a log: write it as CSV" in refused(tmp_path / "steps.parquet")
+
+
 def test_lines_that_grep_found_are_lines(tmp_path: Path) -> None:
     plain = console(tmp_path / "plain.log", [(step, {GEN: 20.0 + step}) for step in (1, 2, 3)])
     lines = plain.read_text().splitlines()

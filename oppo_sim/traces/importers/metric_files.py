@@ -76,6 +76,11 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
             f"{path} is wandb's own binary log, which only wandb reads: export the run's history as CSV or"
             " JSON lines, and import that"
         )
+    elif name.endswith(".parquet"):
+        raise NoMetrics(
+            f"{path} is a Parquet table, not a log: write it as CSV, or name the whole folder of a run of"
+            " this tool"
+        )
     elif name.endswith((".csv", ".tsv")):
         yield from by_trained_step(_csv(path, reading), reading)
     elif name.endswith(".jsonl"):

@@ -61,6 +61,7 @@ def test_terms_of_generation_are_drawn_from_their_priors(
     assert written.terms.gen_phase_s == 0.0
     draws = np.log([each.decode for each in read_draws(tmp_path / "fit" / "draws.csv")])
     assert draws.std() > 0.05
+    assert "judged without gen (" in (tmp_path / "fit" / "report.html").read_text()
     record = json.loads((tmp_path / "fit" / "fit.json").read_text())
     assert record["drawn_from_priors"] == ["decode", "host", "prefill"]
 

@@ -36,6 +36,7 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
     held = [*record.get("held_out", ()), *record.get("judged", ())]
     if held:
         rows: list[tuple[str, ...]] = []
+        named = {TIMING_STEP: "part of step"} if record.get("not_fitted") else {}
         for each in held:
             name = f"{each['log']} ({each['held_steps']})"
             for column, errors in each["errors"].items():
@@ -45,7 +46,7 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
                     covered = error["coverage"]
                     row = (
                         name,
-                        f"{column.removeprefix('timing_s/')}, {kind.replace('_', ' ')}",
+                        f"{named.get(column, column.removeprefix('timing_s/'))}, {kind.replace('_', ' ')}",
                         *(format_percent(error[one]) for one in ("median", "p90", "worst")),
                         NOTHING if covered is None else format_percent(covered),
                     )

@@ -22,6 +22,7 @@ def fit_record(result: FitResult) -> dict[str, Any]:
         "judged": [_held(each) for each in result.judged],
         "written": "fitted to all steps of all logs",
         "point": result.point.changed(),
+        "not_fitted": list(dict.fromkeys(each for part in result.parts for each in part.log.not_fitted)),
         "drawn_from_priors": list(result.fitted[0].believed),
         "draws": len(result.draws),
         "terms": [asdict(each) for each in result.estimates],

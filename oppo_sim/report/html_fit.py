@@ -74,13 +74,16 @@ def chapter_of(record: Mapping[str, Any], name: str, code: str, stem: str) -> Ch
 def answer_of(record: Mapping[str, Any]) -> list[str]:
     """What a reader should know first, a sentence each."""
     found = []
+    columns = [column for column in record.get("not_fitted", ()) if column != TIMING_STEP]
+    left = joined([column.removeprefix("timing_s/") for column in columns])
+    without = f" without {left}" if left else ""
     for each in (*record.get("held_out", ()), *record.get("judged", ())):
         errors = each["errors"].get(TIMING_STEP)
         if errors is None:
             continue
         model, line = errors["model"], errors.get("naive_line")
         sentence = (
-            f"{each['log']}: of {counted(each['held_steps'], 'step')} judged ("
+            f"{each['log']}: of {counted(each['held_steps'], 'step')} judged{without} ("
             f"{each['fitted_steps']} others fitted) the error is {format_percent(model['median'])} median,"
             f" {format_percent(model['p90'])} 90th percentile, worst {format_percent(model['worst'])} at step"
             f" {model['worst_step']}; {format_percent(model['coverage'])} of the steps lie in their 95 %"
@@ -102,13 +105,14 @@ def answer_of(record: Mapping[str, Any]) -> list[str]:
             " scenario's?"
         )
     if unidentified:
+        stand = "its prior stands" if len(unidentified) == 1 else "their priors stand"
         which = (
             joined(unidentified)
             if len(unidentified) <= _FEW
             else f"{len(unidentified)} of {len(record['terms'])} terms"
         )
         found.append(
-            f"Not identified by the log: {which}; their priors stand."
+            f"Not identified by the log: {which}; {stand}."
             if record["from"] == "logs"
             else f"Not identified by what was observed, each by itself: {which}"
             + ("." if missed else "; together they agree with it.")

@@ -95,14 +95,10 @@ def command(
     loaded = load_scenario(scenario, overrides)
     if from_tune is not None and policies is not None:
         raise OppoError("--policies and --from-tune both say what to validate: give one of them")
-    if not measure and profile is not None:
-        raise OppoError(
-            "--no-measure takes the profile that was calibrated between the runs: leave out --profile"
-        )
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-validate"
     options.refuse_taken(folder, VALIDATION, force)
     if not measure:
-        check_kept(folder, from_tune)
+        check_kept(folder, from_tune, profile)
     if from_tune is not None:
         from oppo_real.validate.search import have_search
 

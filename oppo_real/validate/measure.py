@@ -65,6 +65,17 @@ def plan_turns(policies: Sequence[str], repeats: int, seed: int) -> tuple[Turn, 
 
 
 @dataclass(frozen=True)
+class Machine:
+    """On which real runs are made."""
+
+    hardware: str
+    """As ``subject.hardware`` says it, all of it."""
+    bound: str
+    """As it says it of the cores that a replica is bound to."""
+    software: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class MeasuredRun:
     """A finished real run."""
 
@@ -111,10 +122,11 @@ class RealRuns(Journal):
     """Finished real runs by turn: of this attempt, and of earlier ones that the file holds. A context
     manager."""
 
-    def __init__(self, path: Path, inputs: str) -> None:
+    def __init__(self, path: Path, inputs: str, machine: Machine | None = None) -> None:
         """As ``Journal``; ``inputs`` stands for all that the runs depend on, and runs that others gave are
-        not taken."""
+        not taken. ``machine``: kept with each run, for ``machine_of_runs``."""
         self._inputs = inputs
+        self._machine = {} if machine is None else {"machine": asdict(machine)}
         self._done: dict[Turn, MeasuredRun] = {}
         super().__init__(path, "validation", self._take)
 
@@ -130,7 +142,20 @@ class RealRuns(Journal):
     def add(self, run: MeasuredRun) -> None:
         """Keep a finished run. Raises OppoError when the disk refuses."""
         self._done[run.turn] = run
-        self.append([{"inputs": self._inputs, "run": run.to_plain()}])
+        self.append([{"inputs": self._inputs, **self._machine, "run": run.to_plain()}])
+
+
+def machine_of_runs(path: Path) -> Machine | None:
+    """On which the last of the runs that the file keeps was made; None where it keeps none that says so.
+    Raises OppoError as ``Journal`` does."""
+    found: list[Machine] = []
+
+    def take(entry: Entry) -> None:
+        if "machine" in entry:
+            found.append(Machine(**entry["machine"]))
+
+    with Journal(path, "validation", take):
+        return found[-1] if found else None
 
 
 _DEFAULT_REFIT_THEN: Final = {"fixed_s": 1.0, "convert_bytes_per_s": 1.06e9}

@@ -16,11 +16,13 @@ from oppo_real.run.setup import build_real_setup
 from oppo_real.validate.accuracy import PredictionAccuracy
 from oppo_real.validate.compare import compare_predictions
 from oppo_real.validate.measure import (
+    Machine,
     MeasuredRun,
     RealRuns,
     Turn,
     inputs_digest,
     load_now,
+    machine_of_runs,
     measure_runs,
     own_cores_kept,
     plan_turns,
@@ -107,8 +109,10 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     """
     scenario = request.scenario
     kept = None if request.measure else _kept(request)
-    here, given = (
-        check_before(scenario, request.profile) if kept is None else (kept[1].origin.hardware, kept[0])
+    machine, given = (
+        check_before(scenario, request.profile)
+        if kept is None
+        else (kept.machine, kept.profile if kept.session is None else None)
     )
     config = real_config(scenario)
     turns = plan_turns(request.policies, request.repeats, scenario.seed)
@@ -122,15 +126,20 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
         notes.append("warmup_steps is 0, so the first step counts: it pays for what an engine does once")
     load = load_now()
     trace = setups[request.policies[0]].base.replay.content_hash
-    versions = software_versions() if kept is None else dict(kept[1].origin.software)
-    inputs = inputs_digest(scenario, trace, request.steps, here, versions)
-    calibrating = Calibrating(request, config, here) if given is None and not config.lock_step else None
-    with RealRuns(request.beside(".runs.jsonl"), inputs) as finished:
+    inputs = inputs_digest(scenario, trace, request.steps, machine.hardware, machine.software)
+    calibrating = None
+    if kept is None and given is None and not config.lock_step:
+        calibrating = Calibrating(request, config, machine.hardware)
+    with RealRuns(request.beside(".runs.jsonl"), inputs, machine) as finished:
         if kept is not None:
             request = _with_complete_rounds(request, turns, finished, notes)
         runs = _run_rounds(request, turns, variants, finished, calibrating, progress)
     measured = {policy: [run for run in runs if run.turn.policy == policy] for policy in request.policies}
-    profile, session = kept or ((given, None) if calibrating is None else calibrating.result())
+    profile, session = given, None
+    if calibrating is not None:
+        profile, session = calibrating.result()
+    elif kept is not None:
+        profile, session = kept.profile, kept.session
     if session is not None:
         notes.extend(session.notes)
         if profile is not None and session.decode_beside_score:
@@ -160,10 +169,12 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
         scenario.seed,
         0.0 if session is None else _run_spread(session, predicted, measured, scenario.warmup_steps),
     )
-    if given is not None and kept is None:
+    if given is not None:
         notes.extend(_since_the_profile(comparison))
-        notes.extend(_other_versions(given.measured.software, versions, config))
-    return Validated(request, comparison, tuple(runs), profile, here, versions, load, tuple(notes))
+        notes.extend(_other_versions(given.measured.software, machine.software, config))
+    return Validated(
+        request, comparison, tuple(runs), profile, machine.hardware, machine.software, load, tuple(notes)
+    )
 
 
 def _with_complete_rounds(
@@ -257,11 +268,21 @@ def _no_interval(session: CalibrationSession | None, failed: int) -> str:
     return "every point of the calibration was visited once, and this needs two visits; give more --budget-s"
 
 
-def check_kept(work: Path, searched: Path | None) -> None:
+def check_kept(work: Path, searched: Path | None, given: Path | None) -> None:
     """Refuse early to conclude without measuring where nothing is kept: of the validation that goes to
-    ``work``, and of the search that it was of, if of one. Raises OppoError."""
-    for suffix, what in ((".profile.json", "calibration"), (".runs.jsonl", "round of runs")):
-        if not (path := beside(work, suffix)).exists():
+    ``work``, which calibrated unless a profile was ``given``, and of the search that it was of, if of one.
+    Raises OppoError."""
+    runs, calibrated = beside(work, ".runs.jsonl"), beside(work, ".profile.json")
+    if given is None and runs.exists() and not calibrated.exists():
+        raise OppoError(
+            f"there is no {calibrated}, and {runs} is there: give the --profile that the interrupted"
+            " validation was given"
+        )
+    needed = [(runs, "round of runs")]
+    if given is None:
+        needed.insert(0, (calibrated, "calibration"))
+    for path, what in needed:
+        if not path.exists():
             raise OppoError(
                 f"there is no {path}: to conclude without measuring takes a validation of the same scenario"
                 f" with the same -o that was interrupted after its first {what}"
@@ -273,10 +294,28 @@ def check_kept(work: Path, searched: Path | None) -> None:
         )
 
 
-def _kept(request: ValidateRequest) -> tuple[Profile, CalibrationSession]:
-    """What an interrupted validation calibrated. Raises OppoError where it has not."""
-    check_kept(request.work, None)
-    return read_calibration(request.beside(".profile.json"), _sizes(request), request.scenario.seed)
+@dataclass(frozen=True)
+class _Kept:
+    """What an interrupted validation has apart from its runs."""
+
+    machine: Machine
+    profile: Profile
+    session: CalibrationSession | None
+    """None: the profile was given."""
+
+
+def _kept(request: ValidateRequest) -> _Kept:
+    """What is there to conclude from. Raises OppoError where nothing is."""
+    check_kept(request.work, None, request.profile)
+    scenario = request.scenario
+    if request.profile is None:
+        profile, session = read_calibration(request.beside(".profile.json"), _sizes(request), scenario.seed)
+        origin = session.origin
+        return _Kept(Machine(origin.hardware, origin.hardware, origin.software), profile, session)
+    journal = request.beside(".runs.jsonl")
+    if (machine := machine_of_runs(journal)) is None:
+        raise OppoError(f"{journal} keeps no run, or none that says on what machine: leave out --no-measure")
+    return _Kept(machine, _given(request.profile, scenario, machine.hardware, machine.bound), None)
 
 
 def _sizes(request: ValidateRequest) -> Sizes:
@@ -385,8 +424,8 @@ def first_cores(config: RealConfig) -> tuple[int, ...] | None:
     return None if lists is None else lists[0]
 
 
-def check_before(scenario: Scenario, given: Path | None) -> tuple[str, Profile | None]:
-    """Refuse what no choice of policies can mend: (this hardware, the given profile). Raises OppoError."""
+def check_before(scenario: Scenario, given: Path | None) -> tuple[Machine, Profile | None]:
+    """Refuse what no choice of policies can mend: (this machine, the given profile). Raises OppoError."""
     if scenario.real is None:
         raise OppoError(
             f"{scenario.source} has no real section, so it cannot be run for real: add real: with models"
@@ -394,15 +433,22 @@ def check_before(scenario: Scenario, given: Path | None) -> tuple[str, Profile |
         )
     config = real_config(scenario)
     check_places(scenario, config)
-    here = hardware(config.devices.rollout[0])
+    here, software = hardware(config.devices.rollout[0]), software_versions()
     if given is None:
-        return here, None
-    if config.lock_step:
-        raise OppoError("in lock-step (real.lock_step) nothing is measured in seconds: leave --profile out")
-    profile = load_profile(given)
+        return Machine(here, here, software), None
     with own_cores_kept(first_cores(config)):
         bound = hardware(config.devices.rollout[0])
+    return Machine(here, bound, software), _given(given, scenario, here, bound)
+
+
+def _given(path: Path, scenario: Scenario, here: str, bound: str) -> Profile:
+    """The profile that stands for a scenario on a machine that is called ``here``, or ``bound`` where it is
+    seen from a replica's cores. Raises OppoError for one that cannot."""
+    config = real_config(scenario)
+    if config.lock_step:
+        raise OppoError("in lock-step (real.lock_step) nothing is measured in seconds: leave --profile out")
+    profile = load_profile(path)
     check_profile_matches(
         profile, config, scenario.training, bound if profile.measured.hardware == bound else here
     )
-    return here, profile
+    return profile

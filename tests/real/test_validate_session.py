@@ -253,12 +253,50 @@ def test_an_interrupted_validation_is_concluded_without_its_engines(
     assert (tmp_path / "out.runs.jsonl").exists(), "measuring can go on"
     with pytest.raises(OppoError, match="of the first, inter was not run"):
         run(file, "--policies", "sequential,inter", "-o", str(tmp_path / "out"), "--force", "--no-measure")
-    with pytest.raises(OppoError, match="leave out --profile"):
-        run(*asked, "--no-measure", "--profile", "p.json", "--force")
     with (tmp_path / "out.profile.samples.jsonl").open("a") as file:
         file.write("{}\n")
     with pytest.raises(OppoError, match="are not the samples that"):
         run(*asked, "--no-measure", "--force")
+
+
+def test_an_interrupted_validation_of_a_given_profile_is_concluded_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = scenario_file(tmp_path, real={**REAL, "ppo": {"enabled": False}})
+    profile, out = str(tmp_path / "p.json"), str(tmp_path / "out")
+    calibrated = CliRunner().invoke(
+        group, ["calibrate", file, "-o", profile, "--repeats", "1", *CALIBRATED], catch_exceptions=False
+    )
+    assert calibrated.exit_code == 0
+    asked = (file, "--policies", "sequential,oppo", "--repeats", "2", "--no-figures", "-o", out)
+    with pytest.raises(OppoError, match=r"no .*out\.runs\.jsonl.* after its first round of runs"):
+        run(*asked, "--no-measure", "--profile", profile)
+    execute = start.execute
+    begun: list[int] = []
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        begun.append(1)
+        if len(begun) == 4:  # the second of the second round
+            raise KeyboardInterrupt
+        return execute(*given, **named)
+
+    monkeypatch.setattr(measure, "execute", interrupted)
+    assert "goes on from there" in run(*asked, "--profile", profile).stderr
+    monkeypatch.setattr(session, "hardware", lambda device: pytest.fail("asked for the device"))
+    monkeypatch.setattr(session, "software_versions", lambda: pytest.fail("asked for versions"))
+    with pytest.raises(OppoError, match="give the --profile that the interrupted validation was given"):
+        run(*asked, "--no-measure")
+    concluded = run(*asked, "--no-measure", "--profile", profile)
+    assert concluded.exit_code == 0
+    assert "concluded from 1 of 2 rounds" in " ".join(concluded.stderr.split())
+    folder = read_run_folder(tmp_path / "out")
+    assert len(folder.json("runs.json")) == 2, "of the complete round only"
+    assert folder.manifest["hardware"] == load_profile(tmp_path / "p.json").measured.hardware
+    other = json.loads((tmp_path / "p.json").read_text())
+    other["measured"]["hardware"] = "another machine"
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    with pytest.raises(OppoError, match="was measured on another machine"):
+        run(*asked, "--no-measure", "--profile", str(tmp_path / "other.json"), "--force")
 
 
 def test_why_there_is_no_interval_is_told_with_what_would_give_one() -> None:

@@ -43,7 +43,16 @@ from oppo_sim.report.ranges import (
     widest_sentence,
 )
 from oppo_sim.report.run_text import run_lines
-from oppo_sim.report.terminal import LEAST_TEXT, Column, fitted, left_out, say, table_console
+from oppo_sim.report.terminal import (
+    LEAST_TEXT,
+    Column,
+    fitted,
+    in_lines,
+    left_out,
+    say,
+    table_console,
+    text_width,
+)
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.distributions import compared_shares
 from oppo_sim.runs.statistics import TO_REWARD
@@ -89,11 +98,11 @@ def show_run(run: "StoredRun", as_json: bool, *, resumes: bool = False) -> int:
     if not run.interrupted:
         return 0
     go_on = "; --resume goes on from the last checkpoint, with the same command" if resumes else ""
-    click.echo(
+    told = (
         f"oppo: interrupted after {len(run.steps)} of {run.manifest['steps']} steps: {run.folder} is complete"
-        f" up to there{go_on}",
-        err=True,
+        f" up to there{go_on}"
     )
+    click.echo(in_lines(told, text_width(errors=True)), err=True)
     return EXIT_INTERRUPTED
 
 

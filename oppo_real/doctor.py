@@ -3,12 +3,14 @@ for how long. Builds and measures nothing."""
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
+from oppo_real.memory_needed import needed_memory, shared_bytes, spread
 from oppo_real.node import Gpu, Node
-from oppo_real.placement.engines import VISIBLE, gpu_number, spread_over
+from oppo_real.placement.engines import VISIBLE, gpu_number
 from oppo_sim.errors import OppoError
 from oppo_sim.report.labels import format_seconds, significant
 
@@ -19,11 +21,8 @@ if TYPE_CHECKING:
 State = Literal["ok", "warning", "problem"]
 
 _GIB: Final = 2**30
-_ROOM: Final = 0.5
-"""Share of free memory above which weights alone leave little for KV and activations."""
-_BYTES: Final[Mapping[str, int]] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-_OPTIMIZER: Final = 4
-"""Weights, gradients and two moments of Adam, each in the training dtype (docs/ppo.md)."""
+_ROOM: Final = 0.7
+"""Share of free memory above which weights and KV leave little for activations."""
 _LEAST_SHM: Final = 2**30
 _LEAST_VLLM: Final = (0, 19)
 """Whose arguments were looked at (tests/real/test_vllm_arguments.py)."""
@@ -53,7 +52,7 @@ def node_checks(node: Node) -> Iterator[Check]:
         "cores",
         "warning" if busy else "ok",
         cores,
-        "measure when nothing else runs: other work ends in what is measured" if busy else "",
+        "measure when nothing else runs: other work ends up in what is measured" if busy else "",
     )
     if node.memory_bytes is not None and node.free_bytes is not None:
         yield Check("memory", "ok", f"{_gib(node.free_bytes)} free of {_gib(node.memory_bytes)}")
@@ -89,13 +88,20 @@ def scenario_checks(node: Node, scenario: "Scenario") -> Iterator[Check]:
         yield Check("real run", "problem", str(error), "mend the scenario, or this machine")
     else:
         told = f"engine {config.engine}, scorer {config.scorer}, placement {config.placement.kind}"
-        yield Check("real run", "ok", f"{told}, policy {scenario.policy.name}: can be built")
+        update = "" if config.trains else ", no PPO update (real.ppo.enabled is false)"
+        yield Check("real run", "ok", f"{told}, policy {scenario.policy.name}{update}: can be built")
     missing = list(_missing_devices(node, config))
     yield from missing
+    try:
+        foreseen = _foreseen(scenario)
+    except OppoError as error:
+        yield from _sharing(node, scenario, config)
+        yield Check("what is measured", "problem", str(error), "mend the scenario")
+        return
     if not missing:
-        yield from _memory_checks(node, scenario, config)
+        yield from _memory_checks(node, scenario, config, foreseen)
     yield from _sharing(node, scenario, config)
-    yield from _duration(scenario)
+    yield from _duration(scenario, foreseen)
 
 
 # ---- the machine -------------------------------------------------------------------------------------------
@@ -204,7 +210,7 @@ def _vllm(node: Node) -> Check:
 
 def _missing_devices(node: Node, config: "RealConfig") -> Iterator[Check]:
     count = len(_visible(node))
-    replicas, workers = _spread(config)
+    replicas, workers = spread(config)
     named = [(config.devices.training,), *replicas, *workers]
     for device in dict.fromkeys(one for devices in named for one in devices):
         if (gpu_number(device) or 0) >= count and device != "cpu":
@@ -214,24 +220,6 @@ def _missing_devices(node: Node, config: "RealConfig") -> Iterator[Check]:
                 f"real.devices names {device}, and {count} GPU(s) can be used here",
                 "name others, or set CUDA_VISIBLE_DEVICES",
             )
-
-
-def _spread(config: "RealConfig") -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """(Devices of a replica on each of ``devices.rollout``, of a scoring worker on each of
-    ``devices.scoring``): an engine over several GPUs takes those that follow."""
-
-    def devices(first: str, count: int) -> tuple[str, ...]:
-        number = gpu_number(first)
-        return (first,) if number is None else tuple(f"cuda:{number + at}" for at in range(count))
-
-    actors, scorers = (
-        spread_over(config.engine, config.actor_args),
-        spread_over(config.scorer, config.scorer_args),
-    )
-    return (
-        [devices(one, actors) for one in config.devices.rollout],
-        [devices(one, scorers) for one in config.devices.scoring],
-    )
 
 
 def _visible(node: Node) -> list[Gpu]:
@@ -249,22 +237,37 @@ def _visible(node: Node) -> list[Gpu]:
     return found
 
 
-def _memory_checks(node: Node, scenario: "Scenario", config: "RealConfig") -> Iterator[Check]:
-    """Weights, gradients and optimizer by device, without KV and activations."""
-    needed, shared = _weights(scenario, config)
-    for device, bytes_ in needed.items():
+def _memory_checks(
+    node: Node, scenario: "Scenario", config: "RealConfig", foreseen: "_Foreseen"
+) -> Iterator[Check]:
+    """Weights, optimizer and KV caches by device, without activations."""
+    found = needed_memory(scenario, config, foreseen.capacity, foreseen.peak, partial(_size_of, node))
+    for device, needed in found.items():
         free = _free_on(node, device)
         if free is None:
             continue
-        told = f"{_gib(bytes_)} of weights and optimizer on {device}, {_gib(free)} free"
-        if bytes_ > free:
-            yield Check("memory needed", "problem", told, "smaller models, another dtype, or more devices")
-        elif bytes_ > _ROOM * free:
-            left = _gib(free - bytes_)
-            yield Check("memory needed", "warning", told, f"{left} are left for KV and activations: watch it")
+        parts = (
+            (needed.held, "of weights and optimizer" if config.trains else "of weights"),
+            (needed.kv, "of KV cache"),
+            (needed.claimed, "that vLLM takes (gpu_memory_utilization)"),
+        )
+        what = ", ".join(f"{_gib(bytes_)} {what}" for bytes_, what in parts if bytes_)
+        told = f"{what or 'next to nothing'} on {device}, {_gib(free)} free"
+        left = free - needed.total
+        if left < 0:
+            fewer = "smaller models, another dtype, or more devices"
+            if needed.claimed:
+                fewer = (
+                    "a rollout.kv_capacity_tokens, a lower gpu_memory_utilization (real.actor_args,"
+                    f" real.scorer_args), {fewer}"
+                )
+            yield Check("memory needed", "problem", told, fewer)
+        elif needed.held + needed.kv > _ROOM * (free - needed.claimed):
+            yield Check("memory needed", "warning", told, f"{_gib(left)} are left for activations: watch it")
         else:
             yield Check("memory needed", "ok", told)
     if config.placement.kind == "processes" and node.shm_free_bytes is not None:
+        shared = shared_bytes(config)
         small = shared > node.shm_free_bytes
         yield Check(
             "weights in /dev/shm",
@@ -272,43 +275,6 @@ def _memory_checks(node: Node, scenario: "Scenario", config: "RealConfig") -> It
             f"{_gib(shared)} of {_gib(node.shm_free_bytes)} free",
             "in a container, start it with --ipc=host or a larger --shm-size" if small else "",
         )
-
-
-def _weights(scenario: "Scenario", config: "RealConfig") -> tuple[dict[str, float], float]:
-    """Bytes by device, and of the block that processes share. Models that are left out are tiny: no bytes."""
-    from oppo_real.engines.models import Kind, ModelSource, parameter_count
-
-    def count(kind: Kind, source: ModelSource | None) -> int:
-        return 0 if source is None else parameter_count(kind, source)
-
-    models, devices = config.models, config.devices
-    actor, reward = count("causal_lm", models.actor), count("score", models.reward)
-    element, trained = _BYTES[config.dtype], _BYTES[config.training_dtype]
-    needed: dict[str, float] = {}
-
-    def add(device: str, bytes_: float) -> None:
-        needed[device] = needed.get(device, 0.0) + bytes_
-
-    learned = actor
-    if config.trains and config.ppo_config(scenario.training).critic == "separate":
-        learned += actor if models.critic is None else count("score", models.critic)
-    training = (
-        devices.training if gpu_number(devices.training) is None else f"cuda:{gpu_number(devices.training)}"
-    )
-    add(training, learned * trained * (_OPTIMIZER if config.trains else 1))
-    if config.trains and scenario.training.ref:
-        add(training, actor * trained)
-    scoring = reward + (actor if scenario.training.stream_ref else 0)
-    replicas, workers = _spread(config)
-    for places, number, parameters in (
-        (replicas, scenario.rollout.num_replicas, actor),
-        (workers, scenario.scoring.num_workers, scoring),
-    ):
-        for index in range(number):
-            spread = places[index % len(places)]
-            for device in spread:
-                add(device, parameters * element / len(spread))
-    return needed, float(actor * trained)
 
 
 def _free_on(node: Node, device: str) -> int | None:
@@ -319,9 +285,16 @@ def _free_on(node: Node, device: str) -> int | None:
     return gpus[place].free_bytes if place < len(gpus) else None
 
 
+def _size_of(node: Node, device: str) -> int | None:
+    """Bytes of its whole memory, free or not."""
+    place = gpu_number(device)
+    gpus = _visible(node)
+    return gpus[place].memory_bytes if place is not None and place < len(gpus) else None
+
+
 def _sharing(node: Node, scenario: "Scenario", config: "RealConfig") -> Iterator[Check]:
     """Whether kernels of replica and scorer run together, as the scenario says they do."""
-    replicas, workers = ({one for each in group for one in each} for group in _spread(config))
+    replicas, workers = ({one for each in group for one in each} for group in spread(config))
     shared = replicas & workers - {"cpu"}
     if not shared or config.placement.kind != "processes":
         return
@@ -339,20 +312,35 @@ def _sharing(node: Node, scenario: "Scenario", config: "RealConfig") -> Iterator
     )
 
 
-def _duration(scenario: "Scenario") -> Iterator[Check]:
+@dataclass(frozen=True)
+class _Foreseen:
+    """What a simulation and the plan of a calibration say before anything runs."""
+
+    points: int
+    step_s: float
+    """By the scenario's own costs."""
+    capacity: int | None
+    peak: float
+    """KV tokens of a replica: its bound, and what it holds at most."""
+
+
+def _foreseen(scenario: "Scenario") -> _Foreseen:
     from oppo_real.calibrate.plan import make_plan
     from oppo_real.calibrate.sizes import sizes_of
-    from oppo_real.calibrate.subject import subject_of
-    from oppo_sim.columns import TIMING_STEP
+    from oppo_sim.columns import KV_PEAK_TOKENS, TIMING_STEP
+    from oppo_sim.scenario.build import build_parts
     from oppo_sim.simulation import simulate
 
-    try:
-        points = len(make_plan(sizes_of(scenario)).points)
-        steps = min(scenario.steps, scenario.warmup_steps + 20)
-        run = simulate(scenario, steps=steps, keep_rollouts=False)
-    except OppoError as error:
-        yield Check("what is measured", "problem", str(error), "mend the scenario")
-        return
+    points = len(make_plan(sizes_of(scenario)).points)
+    steps = min(scenario.steps, scenario.warmup_steps + 20)
+    run = simulate(scenario, steps=steps, keep_rollouts=False).steps
+    capacity = build_parts(scenario).machine.kv_capacity_tokens
+    return _Foreseen(points, float(run[TIMING_STEP].mean()), capacity, float(run[KV_PEAK_TOKENS].max()))
+
+
+def _duration(scenario: "Scenario", foreseen: _Foreseen) -> Iterator[Check]:
+    from oppo_real.calibrate.subject import subject_of
+
     try:
         subject_of(scenario).ppo()
     except OppoError as error:
@@ -362,9 +350,10 @@ def _duration(scenario: "Scenario") -> Iterator[Check]:
         yield Check(
             "oppo calibrate",
             "ok",
-            f"would visit {points} points {_REPEATS} times, {format_seconds(_BUDGET_S)} at most (--budget-s)",
+            f"would visit {foreseen.points} points {_REPEATS} times, {format_seconds(_BUDGET_S)} at most"
+            " (--budget-s)",
         )
-    each = float(run.steps[TIMING_STEP].mean()) * scenario.steps
+    each = foreseen.step_s * scenario.steps
     runs = _POLICIES * _ROUNDS
     yield Check(
         "oppo validate",
@@ -375,4 +364,4 @@ def _duration(scenario: "Scenario") -> Iterator[Check]:
 
 
 def _gib(bytes_: float) -> str:
-    return f"{significant(bytes_ / _GIB)} GiB"
+    return f"{significant(bytes_ / _GIB)} GiB" if bytes_ > _GIB / 10 else f"{significant(bytes_ / 2**20)} MiB"

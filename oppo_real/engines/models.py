@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from oppo_real.engines.device import free_gpu_bytes, gpus
+from oppo_real.engines.vllm_arguments import kv_numbers_of
 from oppo_real.quiet import without_bars
 from oppo_sim.errors import OppoError
 
@@ -70,6 +71,12 @@ def parameter_count(kind: Kind, source: ModelSource) -> int:
     """Parameters of a model, without building it. Raises OppoError as the functions that do."""
     shape, _, _ = _shape(kind, source)
     return sum(parameter.numel() for parameter in shape.parameters())
+
+
+def kv_numbers(source: ModelSource) -> int:
+    """Numbers of one KV token over all layers, by a model's configuration; 0 where it does not tell. Raises
+    OppoError as the functions that build it do."""
+    return kv_numbers_of(_configuration(source).get_text_config().to_dict()) or 0
 
 
 def vocabulary_and_positions(source: ModelSource) -> tuple[int, int | None]:

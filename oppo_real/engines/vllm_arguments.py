@@ -17,7 +17,8 @@ from oppo_sim.errors import OppoError
 POOLING: Final[Mapping[str, Any]] = {"task": "classify", "use_activation": False}
 """Of a scored request: the raw logit."""
 _ITEM_BYTES = {"float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2}
-_CPU_KV_BYTES = 1 << 30
+CPU_KV_BYTES = 1 << 30
+"""KV cache of an engine on a CPU whose capacity is not given."""
 _CPU_BUDGET = 2048
 """Tokens of an iteration, as vLLM has by default."""
 
@@ -133,7 +134,7 @@ def _engine_arguments(folder: Path, device_type: str, sizes: Sizes, own: Mapping
         if (needed := _kv_bytes(folder, sizes.dtype, blocks * size)) is not None:
             settings["kv_cache_memory_bytes"] = needed
     elif on_cpu:
-        settings["kv_cache_memory_bytes"] = _CPU_KV_BYTES
+        settings["kv_cache_memory_bytes"] = CPU_KV_BYTES
     return {**settings, **own}
 
 
@@ -148,16 +149,19 @@ def _positions(folder: Path) -> int:
 
 
 def _kv_bytes(folder: Path, dtype: str, tokens: int) -> int | None:
-    """Bytes of ``tokens`` KV tokens (K and V · layers · heads · size, or latents); None if the config
-    does not tell."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    """Bytes of ``tokens`` KV tokens; None if the config does not tell."""
+    numbers = kv_numbers_of(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    # Unknown ("auto") counts as the widest: the blocks are given, this only has to be enough for them.
+    return None if numbers is None else numbers * _ITEM_BYTES.get(dtype, 4) * tokens
+
+
+def kv_numbers_of(config: Mapping[str, Any]) -> int | None:
+    """Numbers of one KV token by a model's configuration (K and V · layers · heads · size, or latents); None
+    if it does not tell."""
     heads, layers, hidden = map(config.get, ("num_attention_heads", "num_hidden_layers", "hidden_size"))
     if not (heads and layers and hidden):
         return None
-    # Unknown ("auto") counts as the widest: the blocks are given, this only has to be enough for them.
     if latent := config.get("kv_lora_rank"):
-        width = latent + (config.get("qk_rope_head_dim") or 0)
-        return int(layers * width * _ITEM_BYTES.get(dtype, 4) * tokens)
+        return int(layers * (latent + (config.get("qk_rope_head_dim") or 0)))
     head_size = config.get("head_dim") or hidden // heads
-    kv_heads = config.get("num_key_value_heads") or heads
-    return int(2 * layers * kv_heads * head_size * _ITEM_BYTES.get(dtype, 4) * tokens)
+    return int(2 * layers * (config.get("num_key_value_heads") or heads) * head_size)

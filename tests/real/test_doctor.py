@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from oppo_real import doctor
 from oppo_real.config import real_config
 from oppo_real.doctor import Check, node_checks, scenario_checks
 from oppo_real.engines.models import parameter_count
+from oppo_real.memory_needed import needed_memory
 from oppo_real.node import Gpu, Node, memory_allowed, this_node
+from oppo_sim import columns as c
 from oppo_sim.cli.main import run as oppo
 from oppo_sim.scenario.load import load_scenario
+from oppo_sim.simulation import simulate
 from tests.real.test_validate_session import MODEL, REAL, scenario_file
 
 GIB = 2**30
@@ -162,8 +164,9 @@ def test_an_engine_over_two_gpus_takes_half_on_each(tmp_path: Path, monkeypatch:
     scenario = load_scenario(scenario_file(tmp_path, real=real))
     whole = parameter_count("causal_lm", MODEL) * 4.0
     reward = parameter_count("score", MODEL) * 4.0
-    needed, _ = doctor._weights(scenario, real_config(scenario))
-    assert needed == {"cuda:0": whole + reward, "cuda:1": whole / 2, "cuda:2": whole / 2}
+    needed = needed_memory(scenario, real_config(scenario), None, 0.0, lambda device: None)
+    held = {device: one.held for device, one in needed.items()}
+    assert held == {"cuda:0": whole + reward, "cuda:1": whole / 2, "cuda:2": whole / 2}
     found = on(replace(node, gpus=gpus[:2]), scenario.source)
     assert "names cuda:2, and 2 GPU(s)" in found["devices"].told
 
@@ -174,15 +177,46 @@ def test_weights_gradients_and_optimizer_are_counted_by_hand(tmp_path: Path) -> 
     actor = 2 * 64 * 32 + 32 * 32 + 32 + 2 * (32 * 16 + 16) + 32 * 32 + 3 * 32 * 64 + 3 * 32
     reward = actor - 64 * 32 + 32
     path = scenario_file(tmp_path, real={**REAL, "ppo": {"enabled": True}})
-    node = replace(this_node(), free_bytes=4 * (4 * actor + actor + reward) - 1)
+    weights = 4 * (4 * actor + actor + reward)
+    # A KV token: keys and values of one layer, one head of 16, four bytes each. Replica and scorer hold as many
+    # at most, and the store half as much again.
+    peak = simulate(load_scenario(path), steps=3).steps[c.KV_PEAK_TOKENS].max()
+    kv = 2 * 1.5 * peak * 2 * 16 * 4
+    node = replace(this_node(), free_bytes=int(weights + kv) - 1)
     assert on(node, path)["memory needed"].state == "problem"
-    assert (
-        on(replace(node, free_bytes=4 * (4 * actor + actor + reward)), path)["memory needed"].state
-        == "warning"
-    )
+    assert on(replace(node, free_bytes=int(weights + kv) + 1), path)["memory needed"].state == "warning"
+    assert on(replace(node, free_bytes=int(2 * (weights + kv))), path)["memory needed"].state == "ok"
     frozen = scenario_file(tmp_path, "frozen.yaml", real={**REAL, "ppo": {"enabled": False}})
-    assert on(replace(node, free_bytes=4 * (2 * actor + reward)), frozen)["memory needed"].state == "warning"
+    found = on(replace(node, free_bytes=4 * (2 * actor + reward) + int(kv)), frozen)
+    assert found["memory needed"].state == "warning"
+    assert "MiB of weights, " in found["memory needed"].told, "no optimizer"
+    assert "no PPO update" in found["real run"].told
     assert MODEL["hidden_size"] == 32
+
+
+def test_vllm_takes_its_share_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    real: dict[str, Any] = {
+        **REAL,
+        "engine": "vllm",
+        "scorer": "vllm",
+        "devices": {"training": "cpu", "rollout": ["cuda:0"], "scoring": ["cuda:0"]},
+        "placement": {"kind": "processes"},
+    }
+
+    def on_gpu(name: str, **changes: Any) -> Check:
+        path = scenario_file(tmp_path, name, real={**real, **changes})
+        found = [one for one in scenario_checks(gpu_node(), load_scenario(path)) if "on cuda:0" in one.told]
+        return next(one for one in found if one.subject == "memory needed")
+
+    both = on_gpu("both.yaml")
+    assert both.state == "problem", "twice 0.9 of one GPU"
+    assert "144 GiB that vLLM takes (gpu_memory_utilization) on cuda:0, 79.0 GiB free" in both.told
+    assert "a lower gpu_memory_utilization" in both.mend
+    shares = {name: {"gpu_memory_utilization": 0.4} for name in ("actor_args", "scorer_args")}
+    assert on_gpu("shares.yaml", **shares).state == "ok"
+    given = {"kv_cache_memory_bytes": 30 * GIB}
+    assert "60.0 GiB of KV cache" in on_gpu("given.yaml", actor_args=given, scorer_args=given).told
 
 
 def test_shared_memory_that_is_too_small(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def fit_tables(calibration: Calibration) -> "list[Table]":
     if calibration.contention:
         columns = ("first", "second", "first slower", "second slower", "interference", "shared demand")
         rows = _contention(calibration.contention)
-        found.append(table("together on one device", columns, rows, (0, 1), names=(0, 1)))
+        title = "two that run together: times as long as alone"
+        found.append(table(title, columns, rows, (0, 1), names=(0, 1)))
     return found
 
 
@@ -108,9 +109,6 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-_SHADES = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#882255")
-
-
 def calibration_figure(visits: Sequence[Visit], fits: Sequence[Fit]) -> "Figure":
     """Left: decode by KV tokens and batch size, tails as triangles. Right: forwards. Crosses: the fit."""
     by_name = {fit.name: fit for fit in fits}
@@ -127,8 +125,14 @@ def save_figure(figure: "Figure", path: Path) -> None:
 
 
 def _decode(axes: "Axes", data: Sequence[Measured], fit: Fit) -> None:
-    for place, n in enumerate(sorted({one.point.n for one in data})):
-        colour = _SHADES[place % len(_SHADES)]
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+    from matplotlib.lines import Line2D
+
+    sizes = sorted({one.point.n for one in data})
+    for place, n in enumerate(sizes):
+        # As many colours as sizes, in their order: from dark to light, short of the palest.
+        colour = to_hex(colormaps["viridis"](0.9 * place / max(1, len(sizes) - 1)))
         even = sorted(
             (one for one in data if one.point.n == n and one.point.cell), key=lambda one: one.point.kv_tokens
         )
@@ -146,7 +150,23 @@ def _decode(axes: "Axes", data: Sequence[Measured], fit: Fit) -> None:
         axes.plot([one.point.kv_tokens for one in ragged], tails, "x", color=colour, markersize=5)
     axes.set(xscale="log", xlabel="KV tokens of the batch", ylabel="ms an iteration", ylim=(0, None))
     axes.set_title("decode: measured (points), fitted (lines)", fontsize=10)
-    axes.legend(title="rollouts", fontsize=8, title_fontsize=8, frameon=False)
+    handles, labels = axes.get_legend_handles_labels()
+    if any(not one.point.cell for one in data):
+        handles.append(Line2D([], [], marker="^", linestyle="none", color=INK, markersize=4))
+        labels.append("long tail (× fitted)")
+    axes.legend(
+        handles,
+        labels,
+        title="rollouts",
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.14),
+        ncols=6,
+        columnspacing=1.0,
+        handletextpad=0.2,
+        fontsize=8,
+        title_fontsize=8,
+        frameon=False,
+    )
 
 
 def _forwards(axes: "Axes", visits: Sequence[Visit], fits: dict[str, Fit]) -> None:

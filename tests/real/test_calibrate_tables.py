@@ -9,10 +9,18 @@ import pytest
 from rich.console import Console
 
 from oppo_real.calibrate.contention import Contention, Meeting, Round
-from oppo_real.calibrate.fit import FEATURES, PREFILL_BASIS, SCORE_BASIS, Measured, fit_table
+from oppo_real.calibrate.fit import (
+    DECODE_BASIS,
+    FEATURES,
+    PREFILL_BASIS,
+    SCORE_BASIS,
+    Measured,
+    fit_table,
+)
+from oppo_real.calibrate.measure import Visit
 from oppo_real.calibrate.plan import make_plan
 from oppo_real.calibrate.profile import Calibration, decode_table, forward_table, tail_factor, training_table
-from oppo_real.calibrate.report import fit_tables
+from oppo_real.calibrate.report import calibration_figure, fit_tables
 from oppo_real.calibrate.sizes import Sizes, bounded
 from oppo_sim.errors import OppoError
 
@@ -129,3 +137,22 @@ def test_tables_of_80_columns_name_both_that_met_and_the_regime(monkeypatch: pyt
         "(1.43-1.43)",
     ):
         assert said in words, text
+
+
+def test_every_batch_size_of_the_figure_has_a_colour_of_its_own() -> None:
+    decode = measured("decode", {"fixed": 1e-3, "per_kv_token": 1e-7})
+    prefill = measured("prefill", TRUTH)
+    figure = calibration_figure(
+        [Visit(one.point, 0, one.repeats) for one in (*decode, *prefill)],
+        [
+            fit_table("decode", decode, DECODE_BASIS, resamples=5),
+            fit_table("prefill", prefill, PREFILL_BASIS, resamples=5),
+        ],
+    )
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    told = [text.get_text() for text in legend.get_texts()]
+    sizes = sorted({one.point.n for one in decode})
+    assert told == [*map(str, sizes), "long tail (× fitted)"]
+    lines = {line.get_color() for line in figure.axes[0].get_lines() if line.get_linestyle() == "-"}
+    assert len(lines) == len(sizes) > 7

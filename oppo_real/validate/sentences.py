@@ -85,7 +85,7 @@ def _work(found: PredictionAccuracy) -> Iterator[str]:
     for policy, name, cell in found.unlike_work:
         yield (
             f"{policy}: {name} is {significant(cell.predicted)} a step as predicted,"
-            f" {significant(cell.measured)} as measured: what is predicted is other work"
+            f" {significant(cell.measured)} as measured: the prediction is of different work"
         ) + (_SCORED_AGAIN if name == TOKENS_SCORED and cell.measured > cell.predicted else "")
 
 
@@ -93,7 +93,10 @@ def _interference(validated: Validated) -> Iterator[str]:
     assert validated.profile is not None
     placement = validated.request.scenario.placement
     factor = validated.profile.contention_factor
-    yield f"interference of decoding beside scoring: {significant(factor) if factor else 'not known'}"
+    # The factors of a calibration between the runs hold what other processes took, which the runs met, too.
+    with_others = ", with what other processes took" if factor and validated.request.profile is None else ""
+    told = significant(factor) if factor else "not known"
+    yield f"interference of decoding beside scoring{with_others}: {told}"
     slices, slowed = validated.profile.time_slices, validated.profile.slowdowns
     if slowed is not None and placement.scoring == "separate":
         yield (

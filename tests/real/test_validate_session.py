@@ -3,6 +3,7 @@ what is refused."""
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,7 +12,7 @@ from click.testing import CliRunner, Result
 from oppo_real.calibrate.session import CalibrationSession
 from oppo_real.placement.cores import available_cores
 from oppo_real.run import start
-from oppo_real.validate import measure, session
+from oppo_real.validate import measure, sentences, session
 from oppo_real.validate.measure import RealRuns, core_share
 from oppo_real.validate.predict import EngineLimits, limits_of
 from oppo_sim.cli.main import oppo as group
@@ -297,6 +298,18 @@ def test_an_interrupted_validation_of_a_given_profile_is_concluded_elsewhere(
     (tmp_path / "other.json").write_text(json.dumps(other))
     with pytest.raises(OppoError, match="was measured on another machine"):
         run(*asked, "--no-measure", "--profile", str(tmp_path / "other.json"), "--force")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [(None, ", with what other processes took: 2.58"), (Path("p.json"), "beside scoring: 2.58")],
+)
+def test_whose_time_an_interference_has_is_told(given: Path | None, told: str) -> None:
+    profile = SimpleNamespace(contention_factor=2.58, time_slices=None, slowdowns=None)
+    scenario = SimpleNamespace(placement=None)
+    request = SimpleNamespace(profile=given, scenario=scenario)
+    validated = cast(session.Validated, SimpleNamespace(profile=profile, request=request))
+    assert next(sentences._interference(validated)).endswith(told)
 
 
 def test_why_there_is_no_interval_is_told_with_what_would_give_one() -> None:

@@ -121,7 +121,8 @@ def measure_session(
         cache = VisitCache(cache_folder, asdict(_origin(subject, bench, machine)))
         bounds = effort.contention and isfinite(effort.budget_s)
         reserve = _CONTENTION_SHARE * effort.budget_s + 2 * building if bounds else 0.0
-        visits, took, opened = _measure_plan(bench, plan, cache, effort, start, reserve, progress)
+        least = _least_of_contention(2 * building, effort)
+        visits, took, opened = _measure_plan(bench, plan, cache, effort, start, (reserve, least), progress)
         if not visits:
             raise _nothing_measured(effort, opened)
         origin = _origin(subject, bench, machine)
@@ -237,10 +238,12 @@ def _measure_plan(
     cache: VisitCache,
     effort: Effort,
     start: float,
-    reserve: float,
+    contention: tuple[float, float],
     progress: Progress,
 ) -> tuple[list[Visit], list[float], float]:
-    """The visits, the seconds that each new one took, and those before the first."""
+    """The visits, the seconds that each new one took, and those before the first. ``contention``: seconds to
+    keep for it, and the fewest in which it can be measured."""
+    reserve, least = contention
     order = list(plan.visits(effort.repeats))
     known = {
         (point.key, number): visit_from_plain(plain, point, number)
@@ -257,8 +260,10 @@ def _measure_plan(
         visit = known.get((point.key, number))
         if visit is None:
             left = effort.budget_s - (perf_counter() - start)
-            # Without the essential points there is no profile, so they may use what is kept for contention.
-            if left - (0.0 if point.essential and number == 0 else reserve) < took.get(point.key, 0.0):
+            # Without the essential points there is no profile, so they may use what is kept for contention;
+            # where they leave too little of it, it goes to the other points.
+            essential = point.essential and number == 0
+            if left - (0.0 if essential or left < least else reserve) < took.get(point.key, 0.0):
                 continue
             progress(len(done), len(order), point.label())
             begun = perf_counter()
@@ -269,6 +274,11 @@ def _measure_plan(
         done.append(visit)
         progress(len(done), len(order), point.label())
     return done, fresh, opened
+
+
+def _least_of_contention(building_s: float, effort: Effort) -> float:
+    """Seconds in which a round of it can be measured, with the building of engines."""
+    return building_s + 4 * effort.window_s
 
 
 def _nothing_measured(effort: Effort, opened_s: float) -> OppoError:
@@ -331,7 +341,7 @@ def _measure_contention(
     left = effort.budget_s - (perf_counter() - start) - building
     done, planned = sum(map(len, found.values())), sum(map(effort.rounds_of, meetings))
     progress(done, planned, "contention, rounds")
-    if missing and left >= 4 * effort.window_s:
+    if missing and left >= _least_of_contention(0.0, effort):
         for meeting, measured in measure_contention(
             open_here,
             subject.engines,

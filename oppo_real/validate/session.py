@@ -39,7 +39,7 @@ from oppo_real.validate.views import Views
 from oppo_sim.costs.profile import Profile, load_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import beside
-from oppo_sim.scenario.build import build_parts
+from oppo_sim.scenario.build import Parts, build_parts
 from oppo_sim.scenario.policy_label import LabelledPolicy
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.folder import TUNE
@@ -121,6 +121,9 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
         label: build_real_setup(scenario, policy=one.policy, steps=request.steps, settings=one.settings)
         for label, one in variants.items()
     }
+    parts = build_parts(scenario)
+    if given is not None and kept is None:
+        _check_predicted(request, config, given, parts)
     notes: list[str] = []
     if not scenario.warmup_steps:
         notes.append("warmup_steps is 0, so the first step counts: it pays for what an engine does once")
@@ -147,7 +150,6 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
             profile = sharing_in_runs(profile, session.decode_beside_score)
     elif profile is None:
         notes.append("lock-step: numbers are decode iterations, and decisions are what is compared")
-    parts = build_parts(scenario)
 
     def simulated(policy: str, seconds: Profile | None, run: MeasuredRun) -> Views:
         return predict(scenario, config, variants[policy], request.steps, seconds, run, parts)
@@ -175,6 +177,24 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     return Validated(
         request, comparison, tuple(runs), profile, machine.hardware, machine.software, load, tuple(notes)
     )
+
+
+def _check_predicted(request: ValidateRequest, config: RealConfig, given: Profile, parts: Parts) -> None:
+    """Refuse a given profile from which a policy cannot be predicted, before minutes of runs. Raises
+    OppoError."""
+    engine = given.measured.engine
+    if config.mode != "replay" or "actor" not in engine:  # lengths, or limits, are not known yet
+        return
+    resolved = {"actors": [engine["actor"]], "scorers": [engine.get("scorer", {})]}
+    for one in request.variants:
+        run = MeasuredRun(Turn(one.label, 0), (), resolved, None, None, 0.0, (), {})
+        try:
+            predict(request.scenario, config, one, request.steps, given, run, parts)
+        except OppoError as error:
+            raise OppoError(
+                f"{one.label} cannot be predicted from {request.profile}, so calibrate again, with a larger"
+                f" --budget-s where it left points out: {error}"
+            ) from None
 
 
 def _with_complete_rounds(

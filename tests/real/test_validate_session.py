@@ -272,6 +272,11 @@ def test_an_interrupted_validation_of_a_given_profile_is_concluded_elsewhere(
     asked = (file, "--policies", "sequential,oppo", "--repeats", "2", "--no-figures", "-o", out)
     with pytest.raises(OppoError, match=r"no .*out\.runs\.jsonl.* after its first round of runs"):
         run(*asked, "--no-measure", "--profile", profile)
+    thin = json.loads((tmp_path / "p.json").read_text())
+    rows = [(1, [6.0, 60.0], [0.1, 0.1]), (2, [12.0, 120.0], [0.01, 0.01])]  # of four: no time at all
+    names = ("n_running", "kv_tokens", "seconds")
+    thin["decode"]["rows"] = [dict(zip(names, row, strict=True)) for row in rows]
+    (tmp_path / "thin.json").write_text(json.dumps(thin))
     execute = start.execute
     begun: list[int] = []
 
@@ -282,6 +287,9 @@ def test_an_interrupted_validation_of_a_given_profile_is_concluded_elsewhere(
         return execute(*given, **named)
 
     monkeypatch.setattr(measure, "execute", interrupted)
+    with pytest.raises(OppoError, match=r"sequential cannot be predicted from .*thin\.json, so calibrate"):
+        run(*asked, "--profile", str(tmp_path / "thin.json"))
+    assert not begun, "before anything runs"
     assert "goes on from there" in run(*asked, "--profile", profile).stderr
     monkeypatch.setattr(session, "hardware", lambda device: pytest.fail("asked for the device"))
     monkeypatch.setattr(session, "software_versions", lambda: pytest.fail("asked for versions"))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 from oppo_real.run.inputs import Training
 from oppo_real.run.plant import EnginePlant
@@ -64,6 +64,19 @@ class Saved:
         return float(self.body["elapsed_s"])
 
 
+def write_body(body: Mapping[str, Any], file: BinaryIO) -> None:
+    """As ``torch.save``. Raises OSError when the disk refuses."""
+    import torch
+
+    try:
+        torch.save(body, file)
+    except RuntimeError as error:
+        # torch ends its archive after a write that failed, and fails at that, too.
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
+
+
 class Checkpoints:
     """The checkpoint file of one run."""
 
@@ -87,8 +100,6 @@ class Checkpoints:
         """Write one if it is time for it. Raises OppoError when the disk refuses."""
         if (step + 1) % self._every and step + 1 != self._steps:
             return
-        import torch
-
         body = {
             "format": FORMAT,
             "run": self._hash,
@@ -105,7 +116,7 @@ class Checkpoints:
             "engines": json.dumps(plain(record.resolved)),
         }
         with whole_file(self._path) as file:
-            torch.save(body, file)
+            write_body(body, file)
 
     def restore(self, saved: Saved, plant: EnginePlant, training: Trains, record: Record, sink: Sink) -> None:
         """Put everything back, and give ``sink`` the rows of the steps that were done."""

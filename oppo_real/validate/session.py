@@ -422,8 +422,8 @@ def _since_the_profile(comparison: PredictionAccuracy) -> list[str]:
         return []
     return [
         f"a step of {baseline} took {abs(change):.0%} {'more' if change > 0 else 'less'} than by the given"
-        f" profile: this machine is {'slower' if change > 0 else 'faster'} than it was when that was measured;"
-        " without --profile, validate calibrates between its runs"
+        f" profile: this machine is {'slower' if change > 0 else 'faster'} than it was when that was"
+        " measured; without --profile, validate calibrates between its runs"
     ]
 
 

@@ -4,10 +4,15 @@ decides as the undisturbed run does, and loses or repeats nothing. ``experiments
 from __future__ import annotations
 
 from dataclasses import replace
+from errno import ENOSPC
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from oppo_real.checkpoint import write_body
 from oppo_real.run.folder import run_to_folder
 from oppo_sim.errors import OppoError
 from tests.broken_disk import Crash, broken_disk, crash_at, full_from
@@ -114,6 +119,21 @@ def test_a_disk_that_is_full_at_a_checkpoint_loses_nothing_that_was_saved(
 
 
 @pytest.mark.parametrize("where", ["first checkpoint", "a later one", "tables", "manifest"])
+class FullFile(BytesIO):
+    """Takes as many bytes as a full disk had."""
+
+    def write(self, data: Any, /) -> int:
+        if self.tell() + len(memoryview(data)) > 10_000:
+            raise OSError(ENOSPC, "No space left on device")
+        return super().write(data)
+
+
+def test_a_disk_that_is_full_within_a_checkpoint_is_what_is_told() -> None:
+    """torch ends its archive all the same, and fails with an error of its own."""
+    with pytest.raises(OSError, match="No space left"):
+        write_body({"weights": torch.zeros(10_000)}, FullFile())
+
+
 def test_a_driver_that_dies_goes_on_where_the_disk_has_it(
     where: str, changes: list[tuple[str, str]], whole: Path, tmp_path: Path
 ) -> None:

@@ -88,7 +88,7 @@ def scenario_checks(node: Node, scenario: "Scenario") -> Iterator[Check]:
         yield Check("real run", "problem", str(error), "mend the scenario, or this machine")
     else:
         told = f"engine {config.engine}, scorer {config.scorer}, placement {config.placement.kind}"
-        update = "" if config.trains else ", no PPO update (real.ppo.enabled is false)"
+        update = "" if config.trains else ", no PPO update (real.ppo.enabled)"
         yield Check("real run", "ok", f"{told}, policy {scenario.policy.name}{update}: can be built")
     missing = list(_missing_devices(node, config))
     yield from missing

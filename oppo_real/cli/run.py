@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.progress import progress_bar
+from oppo_sim.cli.progress import progress_bar, say_notes
 from oppo_sim.run_kinds import MEASURED
 
 
@@ -71,6 +71,8 @@ def command(
     folder = output or Path("runs") / run
     if not resume:
         options.refuse_taken(folder, MEASURED, force, resumes=can_resume(folder, setup))
+    if not setup.config.trains and not setup.config.lock_step:
+        say_notes(["no PPO update is made or timed: mode replay makes one with real.ppo.enabled: true"])
     first = min(setup.base.warmup_steps, setup.base.steps - 1)
     shown = timeline or (first, min(first + 2, setup.base.steps - 1))
     title = f"{loaded.name}: {named}"

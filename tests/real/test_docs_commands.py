@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from oppo_sim.cli.main import run
 from tests.real.test_validate_session import SCENARIO
@@ -59,3 +60,20 @@ def test_every_command_of_engines_runs_as_written(
         printed = capsys.readouterr()
         # What doctor finds is the machine's: 1 where something is missing.
         assert code == 0 or (words[0], code) == ("doctor", 1), f"oppo {shlex.join(words)}\n{printed.err}"
+
+
+def test_the_section_of_the_page_runs_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    block = (ROOT / "docs" / "real.md").read_text().split("```yaml\n")[1].split("```")[0]
+    shown = yaml.safe_load(block)
+    Path("my.yaml").write_text(json.dumps({**SCENARIO, **shown}))
+    assert run(["run", "my.yaml", "--steps", "2", "--no-figures", "-o", "trained"]) == 0
+    printed = capsys.readouterr()
+    assert "update_actor" in printed.out and "no PPO update" not in printed.err
+    del shown["real"]["ppo"]
+    Path("my.yaml").write_text(json.dumps({**SCENARIO, **shown}))
+    assert run(["run", "my.yaml", "--steps", "2", "--no-figures", "-o", "replayed"]) == 0
+    printed = capsys.readouterr()
+    assert "update_actor" not in printed.out and "no PPO update is made" in printed.err

@@ -1,5 +1,6 @@
 """``oppo calibrate``: measure the engines of a scenario's real run, and write a cost profile."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -138,6 +139,10 @@ def command(
         f"wrote {written.profile} (and {written.report.name},"
         f" {written.samples.name}{', ' + figure.name if figure else ''})"
     )
+    # A path in a scenario begins at the scenario's folder.
+    alike = (Path(scenario).parent / path).absolute() == path.absolute()
+    costs = f"costs={{kind: profile, path: {path if alike else path.absolute()}}}"
+    say(f"to simulate with its seconds: oppo compare {shlex.quote(scenario)} --set {shlex.quote(costs)}")
     if shared is not None:
         say(f"to be given away as {shared.name}: {shared.profile} and {shared.samples.name}")
     return 0

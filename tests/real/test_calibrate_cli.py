@@ -1,6 +1,7 @@
 """``oppo calibrate`` from a scenario file to the simulator."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,10 @@ def test_the_profile_is_one_that_the_scenario_can_use(tmp_path: Path) -> None:
     assert " 0 of them new" in again.stdout
     assert "fitted costs" in again.stdout
     assert "held out" in again.stdout
+    (command,) = [line for line in again.stdout.splitlines() if "oppo compare" in line]
+    _, override = shlex.split(command)[-2:]
+    used = load_scenario(scenario_file(tmp_path), (override,))
+    assert build_setup(used).costs.provenance["name"] == "tiny run", "as it is printed"
 
 
 def test_interrupting_says_where_the_points_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

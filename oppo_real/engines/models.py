@@ -216,6 +216,12 @@ def _from_fields(fields: dict[str, Any], strict: bool, where: str) -> "Pretraine
             )
     what = f"{where} is no valid {model_type} configuration"
     config: PretrainedConfig = _attempt(lambda: AutoConfig.for_model(model_type, **fields), what)
+    text = config.get_text_config()
+    heads, shared = (getattr(text, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
+    if isinstance(heads, int) and isinstance(shared, int) and shared > 0 and heads % shared:
+        raise OppoError(
+            f"{where} has num_attention_heads {heads}, which is no multiple of num_key_value_heads {shared}."
+        )
     return config
 
 

@@ -66,6 +66,10 @@ def test_reward_and_value_models_have_one_score_and_come_from_checkpoints_too(tm
     ("source", "message"),
     [
         ({"hidden_size": 8}, "names no model_type"),
+        (
+            {"model_type": "qwen2", "num_attention_heads": 3, "num_key_value_heads": 2},
+            "num_attention_heads 3, which is no multiple of num_key_value_heads 2",
+        ),
         ({"model_type": "no-such-model"}, "transformers does not know"),
         (CONFIG | {"hiden_size": 8}, "'hiden_size'"),
         ("/no/such/folder", "There is no model at"),

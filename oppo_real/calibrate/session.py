@@ -141,7 +141,10 @@ def measure_session(
         measured = {one.meeting for one in contention}
         missing = [one.label for one in meetings_of(plan) if one not in measured]
         if missing:
-            notes.append(f"the budget left no time for {', '.join(missing)}: raise --budget-s and run again")
+            notes.append(
+                f"the budget left no time for {', '.join(missing)}: raise --budget-s and run again with"
+                " --force"
+            )
     notes += [told for told in (disagreement(contention, effort.seed), other_work(contention)) if told]
     planned = len(plan.points) * effort.repeats
     if len(visits) < planned:
@@ -299,7 +302,7 @@ def _budget_told(effort: Effort, done: int, planned: int, each_s: float, beside_
     needed = asked + max(left / share, (beside_s + left) / share - effort.budget_s)
     return (
         f"--budget-s {asked:g} was enough for {done} of {planned} visits: about {_rounded_up(needed):g} s are"
-        " enough for all; raise it and run again"
+        " enough for all; raise it and run again with --force"
     )
 
 

@@ -221,7 +221,8 @@ def write_validation(root: Path) -> None:
     cell = {"predicted": 1.9, "measured": 2.0, "lowest": 1.8, "highest": 2.2, "error": -0.05, "spread": 0.2}
     record = {
         "format": "oppo-validation/1", "scenario": "two cores", "unit": "seconds", "policies": ["sequential", "oppo"],
-        "repeats": 3, "steps": 6, "warmup_steps": 2, "rank_agreement": 1.0,
+        "repeats": 3, "steps": 6, "warmup_steps": 2, "rank_agreement": 1.0, "regret": 0.021,
+        "runs": [{"core_share": 0.483}, {"core_share": 0.968}, {"core_share": None}],
         "pairs_told_apart": 2, "swaps": [{"told_apart": True}, {"told_apart": False}],
         "speedups": [{"policy": "oppo", "baseline": "sequential", "predicted": 1.21, "predicted_interval": [1.1, 1.3], "measured": 1.1,
                       "measured_interval": [None, None], "error": 0.1}],
@@ -253,6 +254,9 @@ def test_a_validation_shows_measured_beside_predicted(tmp_path: Path) -> None:
     assert "5 of 6 steps made the same decisions." in page.text("li")
     assert "Of 2 pairs that the repeats tell apart, 1 is in the predicted order." in page.text("li")
     assert "mind this" in page.text("li")
+    assert "Regret of the policy that is predicted fastest: 2.1 % of the best step." in page.text("li")
+    told = "A busy process got 48.3 % to 96.8 % of its core just before a run (100 % on a quiet machine)."
+    assert told in page.text("li")
     cells = page.text("td")
     for text in ("1.21×", "1.10 to 1.30", "1.10×", "–", "step 4: trained rollout 3", "75.0 %"):
         assert text in cells, text

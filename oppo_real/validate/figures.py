@@ -111,8 +111,12 @@ def speedups_figure(found: PredictionAccuracy, baseline: str, title: str = "") -
     )
     axis.set_xlim(low, high)
     axis.set_ylim(low, high)
-    axis.set_xlabel(f"measured speed-up against {baseline} (95 % interval)")
-    axis.set_ylabel("predicted (95 % interval)")
+    measured, predicted = (
+        " (95 % interval)" if np.isfinite(lows).any() else ""
+        for lows in ([one.measured_low for one in settled], [one.predicted_low for one in settled])
+    )
+    axis.set_xlabel(f"measured speed-up against {baseline}{measured}")
+    axis.set_ylabel(f"predicted{predicted}")
     axis.set_title(f"{title} (band: within 10 %)".strip(), fontsize=10, loc="left")
     return figure
 

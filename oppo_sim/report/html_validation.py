@@ -120,10 +120,21 @@ def _answer(record: Mapping[str, Any]) -> tuple[str, ...]:
             f"Of {counted(apart, 'pair')} that the repeats tell apart, {ordered}"
             f" {'is' if ordered == 1 else 'are'} in the predicted order."
         )
+    if (regret := record.get("regret")) is not None and math.isfinite(agreement):
+        sentences.append(
+            f"Regret of the policy that is predicted fastest: {format_percent(float(regret))} of the best"
+            " step."
+        )
     alike = sum(one["alike"] for one in record["decisions"])
     total = sum(one["steps"] for one in record["decisions"])
     if total:
         sentences.append(f"{alike:,} of {total:,} steps made the same decisions.")
+    shares = [run["core_share"] for run in record.get("runs", ()) if run["core_share"] is not None]
+    if shares:
+        span = f"{format_percent(min(shares))} to {format_percent(max(shares))}"
+        sentences.append(
+            f"A busy process got {span} of its core just before a run (100 % on a quiet machine)."
+        )
     return tuple(sentences)
 
 

@@ -102,6 +102,13 @@ def test_the_figure_of_speed_ups_numbers_its_points_and_holds_their_intervals() 
     assert [text.get_text() for text in legend.get_texts()] == ["intra:chunk_size=24", "oppo:chunk_size=24"]
     for low, high in (axis.get_xlim(), axis.get_ylim()):
         assert low < 0.5 and high > 3.5
+    assert axis.get_ylabel() == "predicted (95 % interval)"
+    bare = replace(given[0], predicted_low=nan, predicted_high=nan)
+    (axis,) = speedups_figure(cast(PredictionAccuracy, SimpleNamespace(speedups=[bare])), "sequential").axes
+    assert (axis.get_xlabel(), axis.get_ylabel()) == (
+        "measured speed-up against sequential (95 % interval)",
+        "predicted",
+    ), "no interval is drawn"
 
 
 def test_errors_spread_and_speed_ups() -> None:

@@ -220,7 +220,8 @@ def _from_fields(fields: dict[str, Any], strict: bool, where: str) -> "Pretraine
     heads, shared = (getattr(text, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
     if isinstance(heads, int) and isinstance(shared, int) and shared > 0 and heads % shared:
         raise OppoError(
-            f"{where} has num_attention_heads {heads}, which is no multiple of num_key_value_heads {shared}."
+            f"{where} has num_attention_heads {heads}, which is no multiple of num_key_value_heads {shared}:"
+            " give one that divides it."
         )
     return config
 

@@ -161,6 +161,7 @@ def test_a_model_that_is_too_short_is_refused_before_it_is_measured(tmp_path: Pa
         "model_type": "qwen2",
         "hidden_size": 32,
         "num_attention_heads": 2,
+        "num_key_value_heads": 1,
         "max_position_embeddings": 16,
     }
     with pytest.raises(OppoError, match="the actor takes 16"):

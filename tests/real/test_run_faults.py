@@ -118,7 +118,6 @@ def test_a_disk_that_is_full_at_a_checkpoint_loses_nothing_that_was_saved(
     assert_same_decisions(whole, folder)
 
 
-@pytest.mark.parametrize("where", ["first checkpoint", "a later one", "tables", "manifest"])
 class FullFile(BytesIO):
     """Takes as many bytes as a full disk had."""
 
@@ -134,6 +133,7 @@ def test_a_disk_that_is_full_within_a_checkpoint_is_what_is_told() -> None:
         write_body({"weights": torch.zeros(10_000)}, FullFile())
 
 
+@pytest.mark.parametrize("where", ["first checkpoint", "a later one", "tables", "manifest"])
 def test_a_driver_that_dies_goes_on_where_the_disk_has_it(
     where: str, changes: list[tuple[str, str]], whole: Path, tmp_path: Path
 ) -> None:

@@ -400,3 +400,18 @@ def test_seconds_that_no_prior_allows_name_the_settings_to_check(tmp_path: Path)
             assert "update_actor (" in said[0]
             assert "gradient_checkpointing" in said[0]
             assert "old_log_prob" not in said[0]
+
+
+def test_runs_that_are_all_far_from_their_scenario_tell_its_costs(tmp_path: Path) -> None:
+    """Rewards take a tenth of what the scenario says, in both runs: not two runs that are both odd."""
+    scenario = fit_scenario()
+    terms = TRUTH.then(CostTerms(score=1e-4, score_batch_s=0.01))
+    logs = [
+        verl_log(tmp_path / f"{name}.log", scenario, terms, noise=0.02, seed=seed)
+        for seed, name in enumerate("ab")
+    ]
+    result = fit(logs, scenario, fit_steps=ALL)
+    costs = scenario.costs.model_copy(update={"terms": result.point})
+    written = simulate(scenario.model_copy(update={"costs": costs}), policy="sequential", steps=ALL)
+    logged = pd.concat([part.log.frame["timing_s/reward"] for part in result.parts])
+    assert written.steps["timing_s/reward"].mean() == pytest.approx(logged.mean(), rel=0.3)

@@ -43,6 +43,11 @@ _BETWEEN: Final = (0.02, 0.7)
 _BETWEEN_GEN: Final = (0.03, 0.6)
 """Of the standard deviation of runs' offsets; runs of one cluster differ by 1 to 5 % in generation, by 1 % in
 training (verl steps, jianghoucheng/Agent_On_Policy_Distillation, develop runs)."""
+_WIDEST: Final = 12.0
+_WIDEST_BETWEEN: Final = 3.0
+"""Of a coordinate, in standard deviations. Runs spread by a sixth at most: what all of them have in common is
+the costs', however far these are from the scenario's. Else offsets of one sign explain it, and the costs stay
+near the prior: ten minutes of rewards in place of two seconds."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,7 @@ class _Space:
         self.names: list[str] = []
         self._medians: list[float] = []
         self._sigmas: list[float] = []
+        self._widest: list[float] = []
         for name in group.terms:
             self._add(name, priors[name].median, priors[name].sigma)
         columns = list(dict.fromkeys(member.column for member in group.members))
@@ -139,15 +145,17 @@ class _Space:
                 if len(same) > 1 or member.trained_unknown:
                     self._add(f"offset/{column}/{member.log}", 1.0, 1.0)
         self._median, self._sigma = np.array(self._medians), np.array(self._sigmas)
+        self._most = np.array(self._widest)
 
     def _add(self, name: str, median: float, sigma: float) -> None:
         self.names.append(name)
         self._medians.append(median)
         self._sigmas.append(sigma)
+        self._widest.append(_WIDEST_BETWEEN if name.startswith("between/") else _WIDEST)
 
     def values(self, z: Floats) -> dict[str, Floats]:
         """By name, each (draws,); offsets stay standard normal."""
-        values = self._median * np.exp(self._sigma * np.minimum(np.maximum(z, -12), 12))
+        values = self._median * np.exp(self._sigma * np.minimum(np.maximum(z, -_WIDEST), self._most))
         return {
             name: (z if name.startswith("offset/") else values)[:, place]
             for place, name in enumerate(self.names)

@@ -529,3 +529,29 @@ def test_a_best_policy_that_trains_shorter_responses_is_warned_of(oppo: Oppo) ->
     assert warning in " ".join(printed.out.split())
     assert run(["report", "few", "-o", "few.html"]) == 0
     assert warning in Path("few.html").read_text()
+
+
+def test_seeds_that_replay_the_same_rollouts_are_said_to(oppo: Oppo, tmp_path: Path) -> None:
+    """Steps of a trace under every seed alike: their interval is almost a point, and not one of rollouts."""
+    rows = pd.DataFrame({c.STEP: [step for step in range(4) for _ in range(40)]})
+    rows[c.RESPONSE_LENGTH] = [5 + (7 * row) % 30 for row in rows.index]
+    rows.to_csv("steps.csv", index=False)
+    given = (
+        "compare",
+        "tiny.yaml",
+        "--policies",
+        "inter",
+        "--trace",
+        "steps.csv",
+        "--no-figures",
+        "--jobs",
+        "1",
+    )
+    said = "every seed replays the responses of the trace's steps"
+    by_step = ("--set", "trace.sampling=by_step", "--set", "trace.prompt_length=4")
+    assert said in " ".join(oppo(*given, "--seeds", "2", *by_step, "-o", "two").out.split())
+    assert said not in " ".join(oppo(*given, "--seeds", "1", *by_step, "-o", "one").out.split())
+    resampled = ("--set", "trace.sampling=resample", "--set", "trace.prompt_length=4")
+    assert said not in " ".join(oppo(*given, "--seeds", "2", *resampled, "-o", "other").out.split())
+    assert oppo("report", "two", "-o", "two.html").code == 0
+    assert "every seed replays" in Path("two.html").read_text(encoding="utf-8").lower()

@@ -40,6 +40,7 @@ from oppo_sim.report.ranges import (
     machine_sentence,
     over_words,
     published_sentence,
+    replayed_sentence,
     widest_sentence,
 )
 from oppo_sim.report.run_text import run_lines
@@ -215,7 +216,8 @@ def _gain(table: "pd.DataFrame", policy: str) -> str:
 def show_machine(manifest: Mapping[str, Any], table: "pd.DataFrame") -> None:
     """What the intervals of the machine rest on, and which unknown widens them most."""
     widest = widest_sentence(table) if has_ranges(table) else ""
-    for sentence in filter(None, (machine_sentence(manifest), widest)):
+    replayed = replayed_sentence(manifest["trace"].get("sampling"), len(manifest["seeds"]))
+    for sentence in filter(None, (replayed, machine_sentence(manifest), widest)):
         say(sentence)
 
 

@@ -27,6 +27,7 @@ from oppo_sim.report.ranges import (
     machine_sentence,
     over_words,
     published_sentence,
+    replayed_sentence,
     widest_sentence,
 )
 from oppo_sim.run_folder import FinishedRun
@@ -148,6 +149,8 @@ def _machine(found: Compared) -> Iterator[str]:
     if found.ranges:
         share = format_percent(found.table[c.P_BEST].loc[found.best])
         yield f"It is the best in {share} of the seeds and draws of {found.drawn}."
+    if replayed := replayed_sentence(found.manifest["trace"].get("sampling"), len(found.seeds)):
+        yield f"{capital(replayed)}."
     if machine := machine_sentence(found.manifest):
         widest = widest_sentence(found.table) if found.ranges else ""
         yield f"{capital(machine)}{f'; {widest}' if widest else ''}."

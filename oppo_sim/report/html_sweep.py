@@ -44,6 +44,7 @@ from oppo_sim.report.ranges import (
     machine_sentence,
     over_words,
     placement_sentence,
+    replayed_sentence,
     widest_sentence,
 )
 from oppo_sim.report.sweep_figures import HEAT, figures_of
@@ -157,8 +158,9 @@ def _answer(sweep: SweepFolder) -> tuple[str, ...]:
 
 def _machine(sweep: SweepFolder, best: int) -> list[str]:
     """What intervals of the machine rest on, and how probably the best is the best."""
-    sentence = machine_sentence(sweep.record)
-    found = [f"{capital(sentence)}."] if sentence else []
+    record = sweep.record
+    replayed = replayed_sentence(record["trace"].get("sampling"), len(record["seeds"]))
+    found = [f"{capital(sentence)}." for sentence in (replayed, machine_sentence(record)) if sentence]
     table = sweep.points.table
     if sweep.points.has(c.P_BEST):
         count = counted(int(table[c.P_BEST].notna().sum()), "configuration")

@@ -149,6 +149,16 @@ def machine_sentence(manifest: Mapping[str, Any]) -> str:
     return str(manifest.get("machine", {}).get("sentence", ""))
 
 
+def replayed_sentence(sampling: str | None, seeds: int) -> str:
+    """That seeds hardly draw other rollouts, so that their interval is not of these; else empty."""
+    if sampling != "by_step" or seeds < 2:
+        return ""
+    return (
+        "every seed replays the responses of the trace's steps (trace.sampling by_step): intervals of the"
+        " rollouts do not hold how the lengths of another run would differ"
+    )
+
+
 def published_sentence(manifest: Mapping[str, Any]) -> str:
     """Published speed-ups held against the ranges; empty where the scenario has none."""
     return str(manifest.get("published", {}).get("sentence", ""))

@@ -12,6 +12,7 @@ from oppo_sim.report.ranges import (
     has_ranges,
     over_words,
     placement_sentence,
+    replayed_sentence,
     split_sentence,
     widest_sentence,
 )
@@ -73,6 +74,8 @@ def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) 
         found += [f"best: {other}"] if other else []
     at_edge, command = best_edges(sweep)
     found += edge_sentences(at_edge, into_another(command, output))
+    replayed = replayed_sentence(sweep.plan.scenario.trace.sampling, len(sweep.plan.seeds))
+    found += [replayed] if replayed else []
     if sweep.machine.sentence:
         found.append(sweep.machine.sentence)
     if drawn and any(point.machine.placement for point in sweep.plan.runnable):

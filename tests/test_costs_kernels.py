@@ -20,7 +20,7 @@ from oppo_sim.costs.kernels.devices import STAND_INS, SYSTEMS, KernelSource
 from oppo_sim.costs.kernels.lookup import find_table, provide_table, query_of, table_for
 from oppo_sim.costs.kernels.table import SHIPPED_FOLDER, KernelQuery, KernelTable, kernel_shape, load_table
 from oppo_sim.costs.model_shape import ModelShape
-from oppo_sim.costs.models import MODELS
+from oppo_sim.costs.models import MODELS, find_model
 from oppo_sim.costs.roofline_engine import RooflineEngine
 from oppo_sim.errors import OppoError
 
@@ -304,6 +304,12 @@ def test_rates_given_inline_scale_too() -> None:
         ("H200", "float32", KernelSource(), "kernels in float32 were not measured"),
         ("H200", "bf16", KernelSource(device="H20"), "kernels.device H20: its kernels were not measured"),
         ("H200", "bf16", KernelSource(version="0.1"), "no measured kernels for this model on h200_sxm"),
+        (
+            "A100-80",
+            "fp8",
+            KernelSource(),
+            "device A100-80 has no fp8 arithmetic that is known; use dtype bf16",
+        ),
     ],
 )
 def test_what_was_not_measured_is_said_in_one_sentence(
@@ -325,6 +331,16 @@ def test_a_device_without_kernels_takes_those_that_the_scenario_names() -> None:
 def test_a_shape_that_was_not_measured_is_refused(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(OppoError, match=sentence):
         make.make_table(query(SMALL.model_copy(update=change), system="a100_sxm", version="0.14.0"))
+
+
+def test_experts_that_do_not_divide_into_blocks_are_said_what_would_help(cache: Path) -> None:
+    """768 columns of an expert on 4 devices are 192, no multiple of the block of 128; vLLM refuses it, too."""
+    shape = find_model("Qwen/Qwen3-30B-A3B")
+    blocks = RooflineEngine(shape, find_device("H200"), 4, "fp8", 2.0)
+    with pytest.raises(
+        OppoError, match=r"block_size.*take kernels.fp8_scales static or dynamic, expert_parallel"
+    ):
+        table_for(blocks, KernelSource())
 
 
 def test_the_command_makes_tables(

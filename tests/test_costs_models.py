@@ -471,6 +471,10 @@ def test_unknown_names_and_broken_files_are_one_sentence(tmp_path: Path) -> None
         find_model("other.json", tmp_path)
     with pytest.raises(OppoError, match=r"no device 'B9'; give a name that 'oppo scenario devices' lists"):
         find_device("B9")
+    with pytest.raises(OppoError, match=r"did you mean 'A100-40' or 'A100-80' or 'A100-80-PCIe'\?"):
+        find_device("A100")
+    with pytest.raises(OppoError, match=r"did you mean 'H100'\?"):
+        find_device("NVIDIA H100 80GB HBM3")
 
 
 def test_devices_carry_their_sources_and_plausible_balances() -> None:

@@ -145,8 +145,12 @@ def find_device(device: "str | Device") -> Device:
         if name.lower() == device.lower():
             return found
     names = {name.lower(): name for name in DEVICES}
-    close = difflib.get_close_matches(device.lower(), names, n=1)
-    hint = f"did you mean {names[close[0]]!r}? " if close else ""
+    given = device.lower()
+    # A name without its memory (A100), or one as its driver gives it (NVIDIA H100 80GB HBM3).
+    close = [name for name in names if given and name.startswith(given)]
+    close = close or sorted((name for name in names if name in given), key=len)[-1:]
+    close = close or difflib.get_close_matches(given, names, n=1)
+    hint = f"did you mean {' or '.join(repr(names[name]) for name in close)}? " if close else ""
     raise OppoError(
         f"costs: no device {device!r}; {hint}give a name that 'oppo scenario devices' lists, or its rates"
         " inline"

@@ -38,6 +38,7 @@ def query_of(engine: RooflineEngine, source: KernelSource) -> KernelQuery:
         raise OppoError(
             f"costs: kernels in {engine.dtype} were not measured: use dtype bf16, or take kind: roofline"
         )
+    engine.device.flops(engine.dtype)  # else the package says that its files lack a rate
     system = SYSTEMS[measured_device(engine.device, source).name]
     return KernelQuery(
         system=system,

@@ -149,9 +149,13 @@ def _asking(query: KernelQuery) -> Iterator[None]:
         raise
     except Exception as error:  # it has error types of its own, some of the compiled part
         why = " ".join(str(error).split(" at /")[0].split(": tried")[0].split(". ")[0].split())
+        # Experts that do not divide into blocks are refused by the engines, too.
+        scales = (
+            "kernels.fp8_scales static or dynamic, expert_parallel, " if query.dtype == "fp8_block" else ""
+        )
         raise OppoError(
             f"costs: {PACKAGE} has no measured kernels for this model on {query.system} ({query.engine}"
-            f" {query.version}, {query.dtype}, {_divided(query)}): {why}; take another"
+            f" {query.version}, {query.dtype}, {_divided(query)}): {why}; take {scales}another"
             " kernels.engine, or kind: roofline"
         ) from None
     finally:

@@ -415,3 +415,16 @@ def test_runs_that_are_all_far_from_their_scenario_tell_its_costs(tmp_path: Path
     written = simulate(scenario.model_copy(update={"costs": costs}), policy="sequential", steps=ALL)
     logged = pd.concat([part.log.frame["timing_s/reward"] for part in result.parts])
     assert written.steps["timing_s/reward"].mean() == pytest.approx(logged.mean(), rel=0.3)
+
+
+@short_chains()
+def test_seconds_of_a_scoring_stage_are_said_to_be_taken_for_those_of_rollouts(tmp_path: Path) -> None:
+    """Six seconds of waking a reward model in every step of 64 rollouts, and none."""
+    scenario = fit_scenario()
+    log = verl_log(tmp_path / "a.log", scenario, TRUTH, noise=0.01)
+    woken = _changed(log, tmp_path / "b.log", {}, {"timing_s/reward": [6.0] * ALL})
+    said = "a reward model that is woken"
+    assert not any(said in note for note in fit(log, scenario, fit_steps=ALL, draws=50).notes)
+    (note,) = (each for each in fit(woken, scenario, fit_steps=ALL, draws=50).notes if said in each)
+    term = note.partition(":")[0]
+    assert term in {"piece_fixed_s", "score_batch_s"} and f"costs.terms.{term}=0" in note

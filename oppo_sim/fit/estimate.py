@@ -23,6 +23,7 @@ from oppo_sim.fit.identify import (
     estimates_table,
     odd_steps,
     posterior_estimates,
+    scoring_of_phases,
     unidentified_cuts,
 )
 from oppo_sim.fit.judging import Judgement, judge, predict
@@ -201,6 +202,8 @@ def fit_logs(
     estimates = posterior_estimates(posterior, priors)
     notes += surprises(estimates, [member for part in parts for member in part.members])
     notes += unidentified_cuts(posterior.terms)
+    estimates = posterior_estimates(posterior, priors)
+    notes += scoring_of_phases(estimates)
     ahead = [_judged(part, parts, posterior, seed) for part in others]
     scenarios = [one.with_tools(posterior) for one in scenarios]
     notes += [note for one in scenarios for note in one.notes()]

@@ -218,3 +218,15 @@ def test_rollouts_that_a_trace_has_are_given_as_one(
     observed = ["--scenario", "h200-single", "--observe", "timing_s/step=9", "--log-lengths"]
     assert run(["fit", *observed]) == 2
     assert "--log-lengths" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"), [(60, "its first ones again"), (4, "the first 4 of them"), (6, "")]
+)
+def test_a_scenario_of_another_number_of_steps_than_its_log_is_said(
+    steps: int, said: str, tmp_path: Path
+) -> None:
+    log = open_log(verl_log(tmp_path / "train.log", fit_scenario(), TRUTH, steps=6))
+    found = lengths_of_logs([log], fit_scenario(steps=steps), seed=1).said
+    assert said in found
+    assert ("--steps 6" in found) == bool(said)

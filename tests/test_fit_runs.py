@@ -428,3 +428,14 @@ def test_seconds_of_a_scoring_stage_are_said_to_be_taken_for_those_of_rollouts(t
     (note,) = (each for each in fit(woken, scenario, fit_steps=ALL, draws=50).notes if said in each)
     term = note.partition(":")[0]
     assert term in {"piece_fixed_s", "score_batch_s"} and f"costs.terms.{term}=0" in note
+
+
+def test_python_refuses_numbers_that_cannot_be(tmp_path: Path) -> None:
+    scenario = fit_scenario()
+    log = verl_log(tmp_path / "a.log", scenario, TRUTH, steps=6)
+    few: dict[str, object] = {"draws": 0}
+    for given in (few, {"draws": "many"}, {"seed": -1}, {"fit_steps": 2}):
+        with pytest.raises(OppoError, match=f"{next(iter(given))} .*give"):
+            oppo_sim.fit(log, scenario, **given)  # type: ignore[arg-type]
+    with pytest.raises(OppoError, match=r"give one, such as"):
+        oppo_sim.observe(scenario, {})

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from oppo_sim.errors import OppoError
-from oppo_sim.fit.estimate import FitResult, Fitted, fit_logs
+from oppo_sim.errors import OppoError, check_count
+from oppo_sim.fit.estimate import FEWEST, FitResult, Fitted, fit_logs
 from oppo_sim.fit.folder import write_fit
 from oppo_sim.fit.gathers import GATHER
 from oppo_sim.fit.observe import Observed, observe_record, observed_costs
@@ -65,6 +65,9 @@ def fit(
     Without a log, from a few known numbers: ``oppo_sim.observe``. Raises OppoError for logs and scenarios
     that cannot be of one run.
     """
+    _check_draws(draws, seed)
+    if fit_steps is not None:
+        check_count("fit_steps", fit_steps, FEWEST, 1_000_000)
     given = [logs] if isinstance(logs, str | Path | StepLog) else list(logs)
     named = [scenario] if isinstance(scenario, str | Path | Scenario) else list(scenario)
     if len(named) not in (1, len(given)):
@@ -148,11 +151,14 @@ def observe(
 
     Raises OppoError for an unknown quantity, a number that cannot be, and where no costs agree.
     """
+    _check_draws(draws, seed)
     texts = (
         [_observation(name, value) for name, value in observed.items()]
         if isinstance(observed, Mapping)
         else list(observed)
     )
+    if not texts:
+        raise OppoError('observed holds no number: give one, such as {"timing_s/step": 171}')
     loaded = loaded_scenario(scenario, overrides)
     result = observed_costs(loaded, texts, draws=draws, seed=seed, progress=listener(progress) or unheard)
     if folder is not None:
@@ -163,6 +169,12 @@ def observe(
         fitted = Fitted(loaded, result.draws)
         write_fit(Path(folder), [fitted], observe_record(result), comments, force=force, figures=figures)
     return result
+
+
+def _check_draws(draws: int, seed: int) -> None:
+    """Few draws are a caller's own, who may have many scenarios. Raises OppoError."""
+    check_count("draws", draws, 1, 10_000)
+    check_count("seed", seed, 0, 2**63 - 1)
 
 
 def _observation(name: str, value: float | tuple[float, float]) -> str:

@@ -123,11 +123,23 @@ def lengths_of_logs(logs: Sequence[StepLog], scenario: Scenario, seed: int) -> L
             prompts.append(np.full(len(lengths), max(0, round(prompt)), dtype=np.int64))
     known = all(log.lengths is not None for log in logs)
     source = "of the rollouts" if known else "rebuilt from the figures"
-    said = f"lengths {source} of {len(responses)} steps"
+    said = f"lengths {source} of {len(responses)} steps{_other_steps(len(responses), scenario)}"
     if scenario.group_size > 1:
         said += f", samples of a prompt as alike as in the trace before (correlation {alike:.2f})"
     takes_turns = scenario.rollout.batching != "static"
     return LogLengths(_frame(prompts, responses, scenario.group_size, cut), "", said, takes_turns)
+
+
+def _other_steps(logged: int, scenario: Scenario) -> str:
+    """Where a simulation is not as long as its logs, which have other lengths at their end."""
+    if scenario.steps == logged:
+        return ""
+    what = (
+        f"the first {scenario.steps} of them"
+        if scenario.steps < logged
+        else "its first ones again after them"
+    )
+    return f" ({what}, as its steps are {scenario.steps}: --steps {logged} simulates each once)"
 
 
 def other_lengths(log: StepLog, scenario: Scenario) -> str | None:

@@ -555,3 +555,22 @@ def test_seeds_that_replay_the_same_rollouts_are_said_to(oppo: Oppo, tmp_path: P
     assert said not in " ".join(oppo(*given, "--seeds", "2", *resampled, "-o", "other").out.split())
     assert oppo("report", "two", "-o", "two.html").code == 0
     assert "every seed replays" in Path("two.html").read_text(encoding="utf-8").lower()
+
+
+def test_intervals_without_draws_are_said_to_be_of_the_rollouts_alone(oppo: Oppo) -> None:
+    said = "95 % of the rollouts alone: without draws the machine is taken as given"
+    assert said in oppo(*ARGUMENTS).out
+    one = (
+        "compare",
+        "tiny.yaml",
+        "--policies",
+        "intra",
+        "--seeds",
+        "1",
+        "--no-figures",
+        "--jobs",
+        "1",
+        "-o",
+        "one",
+    )
+    assert said not in oppo(*one).out

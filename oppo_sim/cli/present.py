@@ -127,6 +127,8 @@ def show_comparison(
         say("95 % of rollouts and machine, and of the rollouts alone; best: in so many draws and seeds\n")
     else:
         console.print(comparison_table(table, title))
+        if has_intervals(table):
+            say("95 % of the rollouts alone: without draws the machine is taken as given\n")
     console.print(
         price_table(table, "staleness: mean / max; length bias: against sequential; GPU-h/1k: 1,000 steps")
     )

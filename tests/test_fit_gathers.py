@@ -135,7 +135,7 @@ def test_between_nodes_intervals_hold_gathers_at_a_third_of_the_rate(
     path = verl_log(tmp_path / "nodes.log", scenario(1.67e10), TRUTH, steps=STEPS, noise=0.004)
 
     def share_inside() -> float:
-        held = judge_rest(open_log(path), scenario(5e10), fit_steps=15, draws=100)
+        held = judge_rest(open_log(path), scenario(5e10), fit_steps=15, draws=400)
         found = next(each for each in held.judgements if each.column == "timing_s/update_actor").prediction
         return float(np.mean((found.low <= found.measured) & (found.measured <= found.high)))
 

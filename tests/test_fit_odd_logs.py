@@ -441,7 +441,7 @@ def test_from_python_a_log_is_read_as_on_the_command_line(good: Path, tmp_path: 
             for _ in range(64)
         ]
     )
-    how: dict[str, Any] = {"draws": 20, "fit_steps": STEPS - 4}
+    how: dict[str, Any] = {"draws": 20, "fit_steps": STEPS - 3}
     result = fit(
         path, scenario=SCENARIO, fields={GEN: "my_gen"}, unit="s", lengths=lengths, from_step=4, **how
     )

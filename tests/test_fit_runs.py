@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -439,3 +440,25 @@ def test_python_refuses_numbers_that_cannot_be(tmp_path: Path) -> None:
             oppo_sim.fit(log, scenario, **given)  # type: ignore[arg-type]
     with pytest.raises(OppoError, match=r"give one, such as"):
         oppo_sim.observe(scenario, {})
+
+
+@pytest.mark.parametrize("times", [0.03, 30.0])
+def test_a_scenario_that_is_far_off_is_fitted_from_few_steps(tmp_path: Path, times: float) -> None:
+    """Costs of training that a user guessed thirty times too small or too large."""
+    stages = {name: _times(value, times) for name, value in COSTS["stages"].items()}
+    log = verl_log(tmp_path / "a.log", fit_scenario(), TRUTH, steps=ALL)
+    (held,) = fit(log, fit_scenario(costs={**COSTS, "stages": stages}), fit_steps=8, draws=200).held_out
+    errors = {each.column: each.model.median for each in held.judgements}
+    assert max(errors["timing_s/update_actor"], errors["timing_s/ref"], errors[TIMING_STEP]) < 0.06
+
+
+def test_a_step_whose_stages_are_all_of_it_leaves_no_seconds_beyond_them(tmp_path: Path) -> None:
+    truth = TRUTH.model_copy(update={"other_s": 0.0})
+    result = fit(
+        verl_log(tmp_path / "a.log", fit_scenario(), truth, steps=ALL), fit_scenario(), fit_steps=ALL
+    )
+    assert result.point.other_s < 0.003 * result.parts[0].log.frame[TIMING_STEP].median()
+
+
+def _times(value: Any, times: float) -> Any:
+    return {key: each * times for key, each in value.items()} if isinstance(value, dict) else value * times

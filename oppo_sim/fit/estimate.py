@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TRAINING_STAGES
+from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S
 from oppo_sim.costs.priors import IDENTIFIED, Prior
 from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import NO_TERMS, CostTerms
@@ -34,12 +34,13 @@ from oppo_sim.fit.offload import OFFLOAD, at_full_rate
 from oppo_sim.fit.periodic import in_words, with_periodic
 from oppo_sim.fit.plausible import overlaps, refuse_twice, refuse_units
 from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
-from oppo_sim.fit.priors import TOOL_TOKENS, priors_for, with_stage_seconds
+from oppo_sim.fit.priors import TOOL_TOKENS, priors_for
 from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.sampling import on_one_blas_thread
 from oppo_sim.fit.surprising import surprises
 from oppo_sim.fit.tool_waits import lengthened_by_tools, waits_itself, where_waits
 from oppo_sim.fit.trends import Trend, trends_of
+from oppo_sim.fit.typical_seconds import at_typical_seconds, with_stage_constants
 from oppo_sim.fit.unrun import as_run
 from oppo_sim.fit.untimed import believed_of_untimed, terms_of_untimed, untimed_stages
 from oppo_sim.fit.untimed import in_words as untimed_in_words
@@ -49,8 +50,6 @@ from oppo_sim.scenario.schema import Scenario
 if TYPE_CHECKING:
     import pandas as pd
 
-_TYPICAL = 10
-"""Steps from whose seconds the size of a stage is estimated."""
 FEWEST = 3
 """Steps below which nothing is held back."""
 _STAGES = 3
@@ -191,7 +190,8 @@ def fit_logs(
         _part(log, scenario, len(parts) + number, seed) for number, (log, scenario) in enumerate(judged)
     ]
     scenarios = _by_scenario(parts, seed, log_lengths)
-    priors = _priors(parts)
+    believed = _priors(parts)
+    priors = at_typical_seconds(believed, _fitted_steps(parts))
     notes = [f"{part.log.name}: {note}" for part in (*parts, *others) for note in part.log.notes]
     held = _held_out(parts, priors, fit_steps, draws, seed, progress, notes)
     progress(Progress("all steps", 2, _STAGES))
@@ -199,11 +199,10 @@ def fit_logs(
     posterior = draw_posterior(_fitted_steps(parts), priors, draws=draws, seed=seed)
     trends = _trends(parts, posterior)
     notes += [f"{trend.log}: {trend}" for trend in trends]
-    estimates = posterior_estimates(posterior, priors)
-    notes += surprises(estimates, [member for part in parts for member in part.members])
+    against_believed = posterior_estimates(posterior, believed)
+    notes += surprises(against_believed, [member for part in parts for member in part.members])
     notes += unidentified_cuts(posterior.terms)
-    estimates = posterior_estimates(posterior, priors)
-    notes += scoring_of_phases(estimates)
+    notes += scoring_of_phases(against_believed)
     ahead = [_judged(part, parts, posterior, seed) for part in others]
     scenarios = [one.with_tools(posterior) for one in scenarios]
     notes += [note for one in scenarios for note in one.notes()]
@@ -217,7 +216,7 @@ def fit_logs(
         parts=tuple(parts),
         held_out=tuple(held),
         judged=tuple(ahead),
-        estimates=tuple(estimates),
+        estimates=tuple(posterior_estimates(posterior, priors)),
         odd=tuple(
             odd
             for number, part in enumerate(parts)
@@ -319,7 +318,8 @@ def judge_rest(
     Raises OppoError as it does, and where the log has no rest."""
     part = _part(log, scenario, 0, seed)
     notes: list[str] = []
-    held = _held_out([part], _priors([part]), fit_steps, draws, seed, unheard, notes)
+    priors = at_typical_seconds(_priors([part]), _fitted_steps([part]))
+    held = _held_out([part], priors, fit_steps, draws, seed, unheard, notes)
     if not held:
         raise OppoError(f"{log.name}: {notes[0]}")
     return held[0]
@@ -328,7 +328,7 @@ def judge_rest(
 def _priors(parts: Sequence[LogPart]) -> dict[str, Prior]:
     in_place = any({"gen", "update_weights"} <= set(m.stages) for part in parts for m in part.members)
     given = priors_for([part.scenario for part in parts], in_place=in_place)
-    return with_stage_seconds(given, _typical_seconds(parts))
+    return with_stage_constants(given, _fitted_steps(parts))
 
 
 def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
@@ -357,17 +357,6 @@ def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
     carries = (over_updates,) if over_updates else ()
     kept = replace(kept, notes=(*kept.notes, *overlaps(kept), *carries, *said))
     return LogPart(kept, scenario, features, members)
-
-
-def _typical_seconds(parts: Sequence[LogPart]) -> dict[str, float]:
-    """By training stage that has a metric of its own: median over the first steps of all logs."""
-    found: dict[str, list[float]] = {}
-    for part in parts:
-        for member in part.members:
-            if len(member.stages) == 1 and member.stages[0] in TRAINING_STAGES:
-                known = member.seconds[np.isfinite(member.seconds)][:_TYPICAL]
-                found.setdefault(member.stages[0], []).extend(known.tolist())
-    return {stage: float(np.median(seconds)) for stage, seconds in found.items() if seconds}
 
 
 def _held_out(

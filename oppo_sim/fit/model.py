@@ -26,6 +26,8 @@ OTHER: Final = "other"
 """The part of a step outside every stage."""
 NEGLIGIBLE: Final = 0.005
 """Share of a step below which a metric's seconds are not looked at."""
+_LEAST_REST: Final = 1e-3
+"""Of a step: a rest of less is none."""
 _UPDATES: Final = frozenset({"update_critic", "update_actor"})
 GENERATION: Final = ("decode", "host", "iteration_s", "rollout_iteration_s", "prefill", "gen_phase_s")
 """Terms of generation."""
@@ -108,8 +110,11 @@ def measurements_of(log: StepLog, number: int, features: Features) -> list[Measu
         rest = (*sorted(running - named), OTHER)
         typical = float(np.nanmedian(left)) if np.any(np.isfinite(left)) else float("nan")
         if np.isfinite(typical) and typical > -0.02 * float(np.nanmedian(whole)):
-            # Seconds that stages overlap by are not below zero.
-            found.append(Measurement(timing(OTHER), rest, number, np.maximum(left, 0.0), _share(left, whole)))
+            # Seconds that stages overlap by are not below zero. Where nothing is left, a little says so: zero
+            # is no measurement.
+            none_left = typical < _LEAST_REST * float(np.nanmedian(whole))
+            beyond = np.maximum(left, _LEAST_REST * whole if none_left else 0.0)
+            found.append(Measurement(timing(OTHER), rest, number, beyond, _share(left, whole)))
     known = [each for each in found if np.any(np.isfinite(each.seconds))]
     return [_slow_to_begin(each, whole, features.cold) for each in known]
 

@@ -1,7 +1,7 @@
 """What is believed of the unknowns of a fit before its logs are seen: the table of ``costs.priors``, and what
 is no term of costs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from oppo_sim.costs.priors import Prior, log_priors
@@ -18,21 +18,6 @@ _WAIT: Final = Prior(
     TOOL_WAIT, 0.7, 0.3, "verl steps, jianghoucheng/Agent_On_Policy_Distillation (4 × A800), develop runs"
 )
 _TOOLS: Final = Prior(TOOL_TOKENS, 0.1, 1.0, "assumed: a tool answers shorter than it is asked")
-
-
-_CONSTANT: Final = 0.03
-"""Median of what a stage takes however many tokens there are, of its seconds. Much more where micro-batches
-are of a fixed number of rollouts: 0.5 to 0.6 in update_actor of verl, diqiuzhuanzhuan/verldata."""
-
-
-def with_stage_seconds(priors: Mapping[str, Prior], seconds: Mapping[str, float]) -> dict[str, Prior]:
-    """Constants of stages that take ``seconds`` may be as large as belongs to these."""
-    found = dict(priors)
-    for stage, typical in seconds.items():
-        name = f"{stage}_s"
-        if name in found and found[name].median < _CONSTANT * typical:
-            found[name] = found[name]._replace(median=_CONSTANT * typical)
-    return found
 
 
 def priors_for(scenarios: Sequence[Scenario], *, in_place: bool = False) -> dict[str, Prior]:

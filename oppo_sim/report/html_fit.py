@@ -122,7 +122,8 @@ def answer_of(record: Mapping[str, Any]) -> list[str]:
     for log, reasons in record.get("left_out", {}).items():
         if reasons:
             listed = joined([f"{count} × {reason}" for reason, count in reasons.items()])
-            found.append(f"Left out of {log}: {listed}.")
+            kept = any("divided by" in reason for reason in reasons)
+            found.append(f"Left out of {log}{' or corrected' if kept else ''}: {listed}.")
     return found
 
 

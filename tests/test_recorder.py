@@ -14,6 +14,7 @@ import pytest
 from oppo_sim.cli.main import run
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.features import build_features
+from oppo_sim.fit.log_lengths import lengths_of_logs
 from oppo_sim.fit.sources import open_log
 from oppo_sim.simulation import Run, simulate
 from oppo_sim.traces.journal import read_journal, seal
@@ -293,6 +294,7 @@ def test_a_recorded_run_is_fitted_and_simulated_with_every_length_known(tmp_path
     assert (features.decode[0, 0] + features.prefill[0]).tolist() == pytest.approx(
         kept.frame["timing_s/gen"].tolist(), rel=1e-9
     )
+    assert "rollouts of the log" in lengths_of_logs([log], scenario, seed=0).said
     replayed = ["--trace", str(tmp_path / "run"), "--set", "trace.sampling=by_step", "--steps", "2"]
     (tmp_path / "mine.yaml").write_text(scenario.to_yaml())
     assert run(["simulate", str(tmp_path / "mine.yaml"), *replayed, "-o", str(tmp_path / "again")]) == 0

@@ -168,8 +168,8 @@ def _is_trace(path: str) -> bool:
 
 
 def _of_a_trace(log: StepLog) -> bool:
-    """Its lengths came from another file."""
-    return log.lengths is not None and log.framework != "oppo"
+    """Its lengths came from another file; a run's folder, also a recorded one, has them itself."""
+    return log.lengths is not None and log.framework != "oppo" and not _is_trace(log.path)
 
 
 def _mean_logged(log: StepLog) -> float:

@@ -102,13 +102,13 @@ def machine_of(scenario: Scenario, count: int, base: Split | None = None) -> Mac
         few = few or (f"; {count} were asked, it has no more" if len(draws) < count else "")
         said = f"ranges use {len(draws)} fitted draws of the machine ({costs.draws}){few}"
         return MachineDraws(draws, "fitted", said, placement)
-    return MachineDraws(
-        draws,
-        "priors",
+    said = (
         "ranges use priors of the machine, nothing was fitted: `oppo fit` on a log of 20 steps would narrow"
-        f" them{few}",
-        placement,
+        " them"
     )
+    if costs.kind == "profile":
+        said = "ranges use priors of what the profile did not measure, narrow ones of what it did"
+    return MachineDraws(draws, "priors", f"{said}{few}", placement)
 
 
 def headline_intervals(setup: Setup, machine: MachineDraws) -> dict[str, Ends]:

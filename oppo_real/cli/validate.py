@@ -108,7 +108,10 @@ def command(
                 with told_progress(loaded.name, "search", as_json) as tell:
                     have_search(loaded, from_tune, profile, steps, tell)
             except KeyboardInterrupt:
-                return options.interrupted(f"finished runs of the search are kept in {from_tune}")
+                kept = f"finished runs of the search are kept in {from_tune}"
+                return options.interrupted(
+                    kept if from_tune.is_dir() else "nothing of the search was finished"
+                )
         chosen = variants_of_search(loaded, from_tune)
     else:
         labels = options.policies(DEFAULT if policies is None else policies)

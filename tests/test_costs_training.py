@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from oppo_sim.costs.achieved import Achievable, trainer_shares
 from oppo_sim.costs.context import CostContext
 from oppo_sim.costs.device import Device
-from oppo_sim.costs.devices import DEVICES
+from oppo_sim.costs.devices import DEVICES, find_device
 from oppo_sim.costs.interface import BatchShape, Costs, StageTimes
 from oppo_sim.costs.memory import (
     MicroBatch,
@@ -146,6 +146,16 @@ def test_adapters_double_the_launches_of_a_layer() -> None:
     assert times.old_log_prob == pytest.approx(200.0 * layers + 0.25)
     assert times.ref == pytest.approx(100.0 * layers + 0.25)  # without its adapters
     assert times.update_actor == pytest.approx(2 * (200.0 * layers + 0.25))
+
+
+def test_one_gpu_without_sharding_launches_what_transformers_does_alone() -> None:
+    layers, kernels = TINY.num_hidden_layers, EXACT.model_copy(update={"launch_per_layer_s": 0.0})
+    believed = EXACT.model_copy(update={"launch_per_layer_s": None})
+    for sharding, gpus, seconds in (("none", 1, 8e-4), ("none", 2, 2.2e-3), ("full", 1, 1.4e-3)):
+        group = dataclasses.replace(tiny(config(sharding=sharding), find_device("H100")), num_gpus=gpus)
+        beside = dataclasses.replace(group, devices=kernels).stage_times(SMALL).ref
+        found = dataclasses.replace(group, devices=believed).stage_times(SMALL).ref
+        assert found == pytest.approx(seconds * layers, rel=0.02) and found > 2 * beside
 
 
 def test_an_entropy_beside_old_log_probabilities_moves_thirty_bytes_a_logit() -> None:

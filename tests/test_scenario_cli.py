@@ -296,7 +296,9 @@ def test_init_lets_the_vllm_of_trl_and_training_share_the_memory_where_both_fit(
     assert costs.terms.gen_phase_s == 0.0 and "gen_phase_s" in costs.terms.model_fields_set  # nothing wakes
     # On one GPU weights are copied within the process.
     assert shared.training.weight_sync.load_bytes_per_s is None  # type: ignore[union-attr]  # reshard
-    assert written("H100", 1).training.weight_sync.load_bytes_per_s == 5e10  # type: ignore[union-attr]
+    alone = written("H100", 1).training
+    assert alone.weight_sync.load_bytes_per_s == 5e10  # type: ignore[union-attr]
+    assert (alone.sharding, shared.training.sharding) == ("none", "full")
     # 0.3 of 48 GB are less than the weights: engine and training take turns.
     turns = written("L40S")
     assert turns.training.offload

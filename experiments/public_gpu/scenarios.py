@@ -607,6 +607,7 @@ def mini_r1_zero() -> dict[str, Any]:
             "micro_batch_rollouts": 1,
             "remove_padding": False,
             "num_gpus": 1,
+            "sharding": "none",  # as `oppo scenario init --framework TRL` writes since
             "critic": "none",
             "gradient_checkpointing": True,
             "weight_sync": {"kind": "reshard", "load_bytes_per_s": 5e10},
@@ -649,6 +650,7 @@ def trl_rho() -> dict[str, Any]:
             "num_mini_batches": 1,
             "micro_batch_rollouts": 2,
             "num_gpus": 1,
+            "sharding": "none",  # as `oppo scenario init --framework TRL` writes since
             "critic": "none",
             "ref": False,
             "gradient_checkpointing": True,

@@ -71,8 +71,18 @@ _ASYCN = (
 )
 """Of 31 runs of a hundred steps or more the ten whose names come first by sha256("public_gpu/1:" + name), and
 seven more."""
-_RHO = ("rho5.00_seed43", "rho5.00_seed42", "rho3.00_seed44", "rho0.70_seed44", "rho0.50_seed43")
-"""Of 27 runs the three whose names come first by sha256("public_gpu/1:" + name), and the next two."""
+_RHO = (
+    "rho5.00_seed43",
+    "rho5.00_seed42",
+    "rho3.00_seed44",
+    "rho0.70_seed44",
+    "rho0.50_seed43",
+    "rho0.30_seed44",
+    "rho0.50_seed44",
+    "rho3.00_seed43",
+)
+"""Of 27 runs the three whose names come first by sha256("public_gpu/1:" + name), the next two and the next
+three."""
 _LATER_H20 = ("m20_grpo", "m20_gspo", "b_gspo", "e_drgrpo_scaled", "r1_grpo")
 _QWEN, _UNSAID = "Qwen/Qwen2.5-0.5B-Instruct", "of 80 GB, not said which"
 UNSHIPPED = {

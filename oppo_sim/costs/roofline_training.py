@@ -84,6 +84,8 @@ _BACKWARD_ATTENTION = 2.9
 (FlashAttention of 8,192 tokens on B200: 0.775 and 2.274 ms, Dao-AILab/flash-attention#2280)."""
 _LAUNCH_FSDP_S, _LAUNCH_MEGATRON_S = 1.4e-3, 2.2e-3
 """Of a layer and forward: four logs of verl, and four of slime (docs/costs.md)."""
+_LAUNCH_ALONE_S = 8e-4
+"""On one device without sharding: transformers' layers, as ``generate()`` launches them (``hosts.py``)."""
 _HOOKS_S = 0.02
 """Of a micro-batch's forward with FSDP or ZeRO-3."""
 _ADV = 3
@@ -381,7 +383,9 @@ class RooflineTraining:
         """Seconds of the host for the layers of a forward, whatever its tokens. Adapters launch four kernels
         (two products, a scale, a sum) beside each of seven projections, as many again as the layer."""
         adapted = 1.0 if model.adapters is None else 2.0
-        launch = self._by_sharding(self.devices.launch_per_layer_s, _LAUNCH_FSDP_S, _LAUNCH_MEGATRON_S)
+        alone = self.num_gpus == 1 and self.training.sharding == "none"
+        unsharded = _LAUNCH_ALONE_S if alone else _LAUNCH_MEGATRON_S
+        launch = self._by_sharding(self.devices.launch_per_layer_s, _LAUNCH_FSDP_S, unsharded)
         of_layers = adapted * model.shape.block_pairs * launch
         return of_layers + model.shape.moe_layers * self.devices.expert_launch_per_layer_s
 

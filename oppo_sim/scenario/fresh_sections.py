@@ -183,6 +183,8 @@ def _training(wanted: Wanted, shape: Shape) -> str:
     adapters = f"  lora_rank: {wanted.lora_rank} # adapters alone are trained\n" if wanted.lora_rank else ""
     if wanted.lora_rank and wanted.framework == "TRL":
         adapters += "  lora_merge: true # TRL merges them and sends all weights\n"
+    if wanted.framework == "TRL" and wanted.gpus == 1:
+        adapters += "  sharding: none # one GPU: no FSDP, no DeepSpeed\n"
     recomputed = "  gradient_checkpointing: true # it would not fit without\n" if shape.saving else ""
     return f"""\
 training:

@@ -149,8 +149,9 @@ def test_adapters_double_the_launches_of_a_layer() -> None:
 
 
 def test_one_gpu_without_sharding_launches_what_transformers_does_alone() -> None:
-    layers, kernels = TINY.num_hidden_layers, EXACT.model_copy(update={"launch_per_layer_s": 0.0})
-    believed = EXACT.model_copy(update={"launch_per_layer_s": None})
+    layers = TINY.num_hidden_layers
+    kernels = EXACT.model_copy(update={"launch_per_layer_s": 0.0, "micro_batch_overhead_s": 0.0})
+    believed = kernels.model_copy(update={"launch_per_layer_s": None})
     for sharding, gpus, seconds in (("none", 1, 8e-4), ("none", 2, 2.2e-3), ("full", 1, 1.4e-3)):
         group = dataclasses.replace(tiny(config(sharding=sharding), find_device("H100")), num_gpus=gpus)
         beside = dataclasses.replace(group, devices=kernels).stage_times(SMALL).ref

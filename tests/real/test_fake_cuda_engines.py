@@ -314,6 +314,7 @@ def test_a_batch_without_scores_is_waited_for() -> None:
 @covers(
     "models.build_causal_lm",
     "models.build_value_model",
+    "models.kv_numbers",
     "models.parameter_count",
     "models.vocabulary_and_positions",
     "device.gpus",
@@ -331,6 +332,9 @@ def test_models_are_built_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch)
         assert devices.gpus() == 3 and devices.gpus_in_use() == [0, 1, 2]
         known = SMALL["vocab_size"], SMALL["max_position_embeddings"]
         assert models.vocabulary_and_positions(SMALL) == known
+        head = SMALL["hidden_size"] // SMALL["num_attention_heads"]
+        keys = SMALL["num_hidden_layers"] * SMALL["num_key_value_heads"] * head
+        assert models.kv_numbers(SMALL) == 2 * keys
         place = torch.device("cuda", 2)
         assert devices.device_name(place) == "fake GPU 2" and devices.free_gpu_bytes(place) == needed
         assert devices.gpu_text(place).startswith("1 of 3 fake GPU 2, ")

@@ -119,6 +119,21 @@ def test_a_log_of_other_lengths_than_the_trace_is_told_with_what_mends_it(
         assert (error < 0.05) == right, (name, error)
 
 
+def test_lengths_of_a_log_need_no_trace_with_as_many_samples(tmp_path: Path) -> None:
+    log = verl_log(tmp_path / "train.log", fit_scenario(), TRUTH, steps=6)
+    alone = {"name": "reason_r1distill_math", "prompt_length": 100}
+    scenario = fit_scenario(group_size=8, trace=alone)
+    with pytest.raises(OppoError, match=r"has 8 samples: .*--log-lengths"):
+        fit(log, scenario, fit_steps=6)
+    with short_chains():
+        result = fit(log, scenario, fit_steps=6, log_lengths=True, folder=tmp_path / "fit", figures=False)
+    assert any("taken to be alike by 0.5 (assumed" in note for note in result.notes)
+    lengths = load_trace(tmp_path / "fit" / "lengths.parquet")[c.RESPONSE_LENGTH].to_numpy()
+    assert 0.3 < prompt_correlation(lengths, 8) < 0.7
+    steps = simulate(tmp_path / "fit" / "scenario.yaml", policy="inter", steps=6).steps
+    assert steps[c.TIMING_STEP].gt(0).all()
+
+
 @pytest.mark.parametrize("batching", ["continuous", "static"])
 def test_answers_of_tools_are_apart_where_rollouts_can_call_them(tmp_path: Path, batching: str) -> None:
     log = open_log(verl_log(tmp_path / "train.log", fit_scenario(), TRUTH, steps=3))

@@ -16,6 +16,7 @@ from oppo_sim.fit.batches import as_sampled
 from oppo_sim.fit.carried import carried
 from oppo_sim.fit.features import Features, Floats, build_features, check_rollouts
 from oppo_sim.fit.gathers import GATHER
+from oppo_sim.fit.grouped import with_samples
 from oppo_sim.fit.identify import (
     CUTS,
     OddStep,
@@ -185,6 +186,10 @@ def fit_logs(
         of_scenario = [(log, scenario) for log, (_, scenario) in zip(marked, (*logs, *judged), strict=True)]
         logs, judged = of_scenario[: len(logs)], of_scenario[len(logs) :]
     progress(Progress("lengths and the cost model's seconds of every step", 0, _STAGES))
+    sampled = {scenario.content_hash: with_samples(scenario, log_lengths) for _, scenario in (*logs, *judged)}
+    logs, judged = (
+        [(log, sampled[scenario.content_hash][0]) for log, scenario in pairs] for pairs in (logs, judged)
+    )
     parts = [_part(log, scenario, number, seed) for number, (log, scenario) in enumerate(logs)]
     others = [
         _part(log, scenario, len(parts) + number, seed) for number, (log, scenario) in enumerate(judged)
@@ -193,6 +198,7 @@ def fit_logs(
     believed = _priors(parts)
     priors = at_typical_seconds(believed, _fitted_steps(parts))
     notes = [f"{part.log.name}: {note}" for part in (*parts, *others) for note in part.log.notes]
+    notes += [said for _, said in sampled.values() if said]
     held = _held_out(parts, priors, fit_steps, draws, seed, progress, notes)
     progress(Progress("all steps", 2, _STAGES))
     parts = [_with_periodic(part, notes) for part in parts]

@@ -24,7 +24,8 @@ def surprises(estimates: Sequence[TermEstimate], members: Sequence[Measurement])
     found: dict[str, list[str]] = {}
     for one in estimates:
         low, _, high = one.prior
-        if low <= one.posterior[-1] and one.posterior[0] <= high:
+        short = one.posterior[-1] < low and not one.term.endswith("_s")  # constants may be as good as none
+        if not short and one.posterior[0] <= high:
             continue
         stage = _stage(one.term)
         if shares.get(stage, 0.0) < _MATTERS:

@@ -200,6 +200,10 @@ def replay_frame(
     )
 
 
+class TooFewSamples(OppoError):
+    """No prompt of a trace has as many samples as a scenario takes."""
+
+
 def _usable_rows(
     frame: "pd.DataFrame", where: str, sampling: Sampling, group_size: int
 ) -> "tuple[pd.DataFrame, dict[str, int]]":
@@ -215,7 +219,7 @@ def _usable_rows(
         finished = _in_steps(finished, where)
     order = whole_groups(finished, group_size) if group_size > 1 else np.arange(len(finished))
     if not len(order):
-        raise OppoError(
+        raise TooFewSamples(
             f"no prompt of {where} has {group_size} samples: lower group_size, or give a trace with as many"
             f" samples a prompt ('oppo trace synth --like TRACE --samples-per-prompt {group_size}' makes one)"
         )

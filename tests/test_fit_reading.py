@@ -349,7 +349,8 @@ def test_without_a_bar_that_counts_each_line_tokens_of_a_step_are_not_known(tmp_
     """Nobody knows of how many steps a line is; in blocks, lines come after bars of later steps."""
     lines = [trl_line(step, 9e3) for step in range(5, 26, 5)]
     blocks = [bar(15, 100), *lines[:3], bar(25, 100), *lines[3:]]
-    for said in (lines, blocks):
+    of_none = [*lines, "  0%|          | 0/0 [00:00<?, ?it/s]"]
+    for said in (lines, blocks, of_none):
         path = tmp_path / "train.log"
         path.write_text("\n".join(said) + "\n", encoding="utf-8")
         log = read_step_log(path)
@@ -829,3 +830,16 @@ def test_the_panels_of_open_instructs_console_are_read_as_its_other_logs(tmp_pat
     assert log.frame["timing_s/update_weights"].tolist() == [1.5, 1.5]
     assert log.frame["response_length/mean"].tolist() == [888.84, 888.84]
     assert log.frame["response_length/max"].tolist() == [4096.0, 4096.0]
+
+
+@pytest.mark.parametrize("step", ["1e+999", "-3", "3.5"])
+def test_a_panel_whose_step_is_none_is_passed_over(tmp_path: Path, step: str) -> None:
+    def panel(step: str) -> list[str]:
+        rows = [f"  other  training_step: {step}", "  time   training: 31.50 | weight_sync: 1e+999"]
+        return [f"╭{' Metrics ':─^80}╮", *(f"│{row:<80}│" for row in rows), f"╰{'':─^80}╯"]
+
+    path = tmp_path / "job.out"
+    path.write_text("\n".join([*panel(step), *panel("4"), *panel("5")]) + "\n")
+    frame = read_step_log(path).frame
+    assert frame["step"].tolist() == [4, 5]
+    assert "timing_s/update_weights" not in frame

@@ -2,6 +2,7 @@
 (SkyRL's); in a table (AReaL's) or a panel (open-instruct's); and steps that only a progress bar counts
 (TRL's)."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -112,15 +113,11 @@ class ConsoleTable:
         elif (table := _TABLE.search(line)) is not None:
             self._further, self._figures = int(table[1]) - 1, {}
         elif self._done is not None and "│" in line:
-            self._figures |= {found[1]: float(found[2]) for found in _CELLS.finditer(line)}
+            self._figures |= _finite((found[1], found[2]) for found in _CELLS.finditer(line))
         elif self._done is not None and "╘" in line and self._figures:
             figures, self._figures = self._figures, {}
             return max(0, self._done - 1) + self._further, figures
         return None
-
-
-_BAR: Final = re.compile(r"\s*\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15}) \[")
-"""A trainer's bar says nothing before the share, those of other loops say what they do."""
 
 
 _PANEL: Final = re.compile(r"╭─+ Metrics ─+╮\s*$")
@@ -147,16 +144,24 @@ class ConsolePanel:
                 self._rows[-1][1] += f" {row[2]}"
         elif self._rows is not None and "╰" in line:
             rows, self._rows = self._rows, None
-            figures = {
-                (name if category == "other" else f"{category}/{name}"): float(number)
+            figures = _finite(
+                (name if category == "other" else f"{category}/{name}", number)
                 for category, values in rows
                 for name, number in _PANEL_VALUE.findall(values)
-            }
-            if _PANEL_STEP in figures:
-                return int(figures.pop(_PANEL_STEP)), figures
+            )
+            step = figures.pop(_PANEL_STEP, -1.0)
+            if step >= 0 and step.is_integer():
+                return int(step), figures
         return None
 
 
+def _finite(pairs: Iterable[tuple[str, str]]) -> dict[str, float]:
+    """Names and numbers; none of those that are too large for one."""
+    return {name: value for name, text in pairs if math.isfinite(value := float(text))}
+
+
+_BAR: Final = re.compile(r"\s*\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15}) \[")
+"""A trainer's bar says nothing before the share, those of other loops say what they do."""
 _EPOCH: Final = 0.01
 """Older versions print no more of it."""
 Printed = tuple[int | None, dict[str, float], int | None]
@@ -199,7 +204,7 @@ def with_steps_of_bar(printed: Iterable[Printed]) -> Iterator[tuple[int | None, 
 def _apart(epochs: list[float], steps: int | None) -> int | None:
     """How many of all ``steps`` lie between two lines of which only the epoch is known; None if they do not
     divide them evenly."""
-    if steps is None or steps % len(epochs):
+    if not steps or steps % len(epochs):
         return None
     each = epochs[-1] / len(epochs)
     even = all(abs(epoch - number * each) <= each / 2 + _EPOCH for number, epoch in enumerate(epochs, 1))

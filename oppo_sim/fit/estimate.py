@@ -14,11 +14,10 @@ from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.batches import as_sampled
 from oppo_sim.fit.carried import carried
+from oppo_sim.fit.drawn_costs import cost_draws, mean_terms
 from oppo_sim.fit.features import Features, Floats, build_features, check_rollouts
-from oppo_sim.fit.gathers import GATHER
 from oppo_sim.fit.grouped import with_samples
 from oppo_sim.fit.identify import (
-    CUTS,
     OddStep,
     TermEstimate,
     estimates_table,
@@ -30,8 +29,8 @@ from oppo_sim.fit.identify import (
 from oppo_sim.fit.judging import Judgement, judge, predict
 from oppo_sim.fit.leaving_out import without_metrics
 from oppo_sim.fit.log_lengths import LogLengths, lengths_of_logs, other_lengths
-from oppo_sim.fit.model import Measurement, measurements_of, terms_of, tool_share
-from oppo_sim.fit.offload import OFFLOAD, at_full_rate
+from oppo_sim.fit.model import Measurement, measurements_of, tool_share
+from oppo_sim.fit.offload import at_full_rate
 from oppo_sim.fit.periodic import in_words, with_periodic
 from oppo_sim.fit.plausible import overlaps, refuse_twice, refuse_units
 from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
@@ -43,7 +42,7 @@ from oppo_sim.fit.tool_waits import lengthened_by_tools, waits_itself, where_wai
 from oppo_sim.fit.trends import Trend, trends_of
 from oppo_sim.fit.typical_seconds import at_typical_seconds, with_stage_constants
 from oppo_sim.fit.unrun import as_run
-from oppo_sim.fit.untimed import believed_of_untimed, terms_of_untimed, untimed_stages
+from oppo_sim.fit.untimed import believed_of_untimed, untimed_stages
 from oppo_sim.fit.untimed import in_words as untimed_in_words
 from oppo_sim.progress import OnProgress, Progress, unheard
 from oppo_sim.scenario.schema import Scenario
@@ -408,57 +407,3 @@ def _with_periodic(part: LogPart, notes: list[str]) -> LogPart:
     if found is not None:
         notes.append(f"{part.log.name}: {in_words(found)}")
     return replace(part, members=tuple(members))
-
-
-def cost_draws(
-    posterior: Posterior, parts: Sequence[LogPart], part: LogPart, wait_s: Floats, seed: int
-) -> list[CostTerms]:
-    """The draws as terms of the costs of ``part``'s scenario: its seconds of offload, its stated costs of a
-    cut. First steps add up; the wait for tools is part of the phase; where several runs were fitted, a draw
-    is of another run, which differs as they do."""
-    generator = np.random.default_rng([seed, 1])
-    stated = part.scenario.costs.terms.stated()
-    # What a log cannot identify stays as it is.
-    values: dict[str, Floats] = {
-        name: np.full(posterior.size, stated[name]) for name in CUTS if name in stated
-    }
-    values |= {name: each.copy() for name, each in posterior.terms.items() if name in CostTerms.model_fields}
-    stages = untimed_stages(part.log, part.features, part.members)
-    untimed = terms_of_untimed(stages, part.features, part.scenario, posterior.size, generator)
-    values |= {name: each for name, each in untimed.items() if name not in values}
-    if GATHER in posterior.terms:
-        for stage, gathers in part.features.gathers.items():
-            if stage in values and f"{stage}_s" in values:
-                values[stage], more = gathers.as_terms(values[stage], posterior.terms[GATHER])
-                values[f"{stage}_s"] = values[f"{stage}_s"] + more
-    for stage, seconds in part.features.offload.items():
-        if OFFLOAD in posterior.terms and f"{stage}_s" in values:
-            values[f"{stage}_s"] = values[f"{stage}_s"] + posterior.terms[OFFLOAD] * seconds
-    values["first_step_s"] = (
-        np.sum(list(posterior.first.values()), axis=0) if posterior.first else np.zeros(posterior.size)
-    )
-    members = {member.column: member for part in parts for member in part.members}
-    for column, between in posterior.between.items():
-        factor = np.exp(between * generator.standard_normal(posterior.size))
-        for name in terms_of(members[column].stages, [part.features for part in parts]):
-            if name in values:
-                values[name] = values[name] * factor
-    if len(parts) == 1:
-        # Simulated, this run trains its whole batch: in the seconds that its part took.
-        for (column, _), offset in posterior.offsets.items():
-            for name in terms_of(members[column].stages, [parts[0].features]):
-                if name in values:
-                    values[name] = values[name] * np.exp(offset)
-    if "gen_phase_s" in values:
-        values["gen_phase_s"] = np.maximum(values["gen_phase_s"] + wait_s, 0.0)
-    return [
-        CostTerms(**{name: float(each[number]) for name, each in values.items()})
-        for number in range(posterior.size)
-    ]
-
-
-def mean_terms(draws: Sequence[CostTerms]) -> CostTerms:
-    """Their mean, term by term: seconds are linear in the terms, so its seconds are the mean of theirs."""
-    return CostTerms(
-        **{name: float(np.mean([getattr(draw, name) for draw in draws])) for name in CostTerms.model_fields}
-    )

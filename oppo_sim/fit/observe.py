@@ -19,7 +19,7 @@ from oppo_sim.costs.priors import IDENTIFIED, Prior
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.baseline import STEPS, Baseline, known_names
-from oppo_sim.fit.estimate import mean_terms
+from oppo_sim.fit.drawn_costs import mean_terms
 from oppo_sim.fit.identify import CUTS, TermEstimate, estimates_of, estimates_table
 from oppo_sim.fit.priors import priors_for
 from oppo_sim.fit.record import FORMAT

@@ -194,11 +194,12 @@ def fit_logs(
         _part(log, scenario, len(parts) + number, seed) for number, (log, scenario) in enumerate(judged)
     ]
     scenarios = _by_scenario(parts, seed, log_lengths)
-    believed = _priors(parts)
+    given = _priors(parts)
+    believed = with_stage_constants(given, _fitted_steps(parts))
     priors = at_typical_seconds(believed, _fitted_steps(parts))
     notes = [f"{part.log.name}: {note}" for part in (*parts, *others) for note in part.log.notes]
     notes += [said for _, said in sampled.values() if said]
-    held = _held_out(parts, priors, fit_steps, draws, seed, progress, notes)
+    held = _held_out(parts, given, fit_steps, draws, seed, progress, notes)
     progress(Progress("all steps", 2, _STAGES))
     parts = [_with_periodic(part, notes) for part in parts]
     posterior = draw_posterior(_fitted_steps(parts), priors, draws=draws, seed=seed)
@@ -323,8 +324,7 @@ def judge_rest(
     Raises OppoError as it does, and where the log has no rest."""
     part = _part(log, scenario, 0, seed)
     notes: list[str] = []
-    priors = at_typical_seconds(_priors([part]), _fitted_steps([part]))
-    held = _held_out([part], priors, fit_steps, draws, seed, unheard, notes)
+    held = _held_out([part], _priors([part]), fit_steps, draws, seed, unheard, notes)
     if not held:
         raise OppoError(f"{log.name}: {notes[0]}")
     return held[0]
@@ -332,8 +332,7 @@ def judge_rest(
 
 def _priors(parts: Sequence[LogPart]) -> dict[str, Prior]:
     in_place = any({"gen", "update_weights"} <= set(m.stages) for part in parts for m in part.members)
-    given = priors_for([part.scenario for part in parts], in_place=in_place)
-    return with_stage_constants(given, _fitted_steps(parts))
+    return priors_for([part.scenario for part in parts], in_place=in_place)
 
 
 def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
@@ -366,13 +365,14 @@ def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
 
 def _held_out(
     parts: Sequence[LogPart],
-    priors: dict[str, Prior],
+    given: dict[str, Prior],
     fit_steps: int | None,
     draws: int,
     seed: int,
     progress: OnProgress,
     notes: list[str],
 ) -> list[HeldOut]:
+    """``given``: priors before any seconds are seen; those held back do not move them."""
     counts = [fit_steps if fit_steps is not None else (2 * len(part.features) + 2) // 3 for part in parts]
     kept = [
         (part, count)
@@ -389,6 +389,11 @@ def _held_out(
         members.append(known)
         head = slice(0, count)
         fitted.append((part.features.taken(head), [member.taken(head) for member in known]))
+    heads = [
+        (part.features.taken(slice(0, count)), [member.taken(slice(0, count)) for member in part.members])
+        for part, count in kept
+    ]
+    priors = at_typical_seconds(with_stage_constants(given, heads), heads)
     posterior = draw_posterior(fitted, priors, draws=draws, seed=seed)
     found = []
     for (part, count), known in zip(kept, members, strict=True):

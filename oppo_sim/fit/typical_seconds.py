@@ -66,7 +66,7 @@ def at_typical_seconds(
             for name in _FACTORS.get(stage, (stage,)):
                 if name in found:
                     found[name] = found[name]._replace(median=found[name].median * ratio)
-        for name in seen[0].counts:
+        for name in {name: None for each in seen for name in each.counts}:
             most = max(each.seconds / each.counts[name] for each in seen if name in each.counts)
             if name in found and most < found[name].median:
                 found[name] = found[name]._replace(median=most)
@@ -78,8 +78,7 @@ def _by_stage(logs: Sequence[tuple[Features, Sequence[Measurement]]]) -> dict[st
     for features, members in logs:
         for member in members:
             rows = np.flatnonzero(np.isfinite(member.seconds))[:_STEPS]
-            seconds = float(np.median(member.seconds[rows]))
-            if not seconds > 0:
+            if not rows.size or not (seconds := float(np.median(member.seconds[rows]))) > 0:
                 continue
             for stage in member.stages:
                 base = 0.0 if member.trained_unknown else _median(_base(features, stage), rows)

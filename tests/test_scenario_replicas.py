@@ -2,6 +2,7 @@
 
 import pytest
 
+from oppo_sim.errors import OppoError
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import parse_yaml
@@ -69,3 +70,9 @@ def test_gpus_that_only_score_are_of_no_engine() -> None:
     assert apart.rollout.num_replicas == 1
     shared = scenario_from_plain(parse_yaml(scored, "f.yaml"), ["placement.scoring=rollout"], where="f.yaml")
     assert shared.rollout.num_replicas == 16
+
+
+def test_a_rollout_section_that_is_none_is_refused_all_the_same() -> None:
+    for value in ("x", "null"):
+        with pytest.raises(OppoError, match=r"rollout is \S+ but must be a mapping"):
+            verl(TWO + ENGINE, f"rollout={value}")

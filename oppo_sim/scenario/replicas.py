@@ -22,7 +22,9 @@ def with_replicas(data: Plain, given_as: Mapping[str, str]) -> tuple[dict[str, A
     of_verl = (
         given_as.get("cluster.num_gpus_per_node") == _A_NODE or given_as.get("cluster.num_gpus") == _NODES
     )
-    if not of_verl or "num_replicas" in _section(data, "rollout") or not _one_pool(data):
+    rollout = data.get("rollout", {})
+    no_mapping = not isinstance(rollout, Mapping)  # refused where the scenario is checked
+    if not of_verl or no_mapping or "num_replicas" in rollout or not _one_pool(data):
         return dict(data), []
     total, degree = cluster.get("num_gpus"), _section(costs, "rollout").get("tensor_parallel", 1)
     said = []
@@ -40,7 +42,7 @@ def with_replicas(data: Plain, given_as: Mapping[str, str]) -> tuple[dict[str, A
     )
     changed = {
         "cluster": {**cluster, "num_gpus": total},
-        "rollout": {**_section(data, "rollout"), "num_replicas": total // degree},
+        "rollout": {**rollout, "num_replicas": total // degree},
     }
     return {**data, **changed}, said
 

@@ -82,6 +82,14 @@ def test_python_takes_it_too_also_of_a_run_that_is_only_judged(tmp_path: Path) -
     assert any("left out of the fit (--leave-out): timing_s/ref, timing_s/step" in n for n in whole.notes)
 
 
+@short_chains()
+def test_without_whole_steps_a_short_stage_is_no_surprise_either() -> None:
+    """Its checks of answers take a hundredth of a step."""
+    given = {"fit_steps": 54, "draws": 50}
+    result = fit(EXAMPLE / "train.log.gz", EXAMPLE / "scenario.yaml", leave_out="timing_s/step", **given)
+    assert not [note for note in result.notes if "score_batch_s" in note]
+
+
 def test_names_are_ours_the_frameworks_or_a_stage(tmp_path: Path) -> None:
     lines = [
         {"step": step, "perf/rollout_time": 20.0, "perf/actor_train_time": 10.0, "perf/step_time": 31.0}

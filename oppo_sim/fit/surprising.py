@@ -1,7 +1,10 @@
 """Terms that a log puts where their priors do not: perhaps the scenario is not that of the run."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
 
 from oppo_sim.fit.identify import TermEstimate
 from oppo_sim.fit.model import GENERATION, Measurement
@@ -20,7 +23,7 @@ _SCORING: Final = ("score", "score_batch_s", "piece_fixed_s")
 def surprises(estimates: Sequence[TermEstimate], members: Sequence[Measurement]) -> list[str]:
     """A sentence for generation, scoring and training each, where the 95 % interval of a term lies outside
     that of its prior."""
-    shares = {stage: member.share for member in members for stage in member.stages}
+    shares = _shares(members)
     found: dict[str, list[str]] = {}
     for one in estimates:
         low, _, high = one.prior
@@ -44,6 +47,20 @@ def surprises(estimates: Sequence[TermEstimate], members: Sequence[Measurement])
         " well"
         for kind, terms in found.items()
     ]
+
+
+def _shares(members: Sequence[Measurement]) -> dict[str, float]:
+    """By stage, of the step or, where the log has no seconds of it, of all its metrics; the largest of all
+    logs."""
+    seconds = [float(np.nanmedian(member.seconds)) for member in members]
+    whole = defaultdict[int, float](float)
+    for member, each in zip(members, seconds, strict=True):
+        whole[member.log] += each
+    found: dict[str, float] = {}
+    for member, each in zip(members, seconds, strict=True):
+        share = min(member.share, each / whole[member.log]) if whole[member.log] > 0 else 0.0
+        found |= {stage: max(found.get(stage, 0.0), share) for stage in member.stages}
+    return found
 
 
 def _stage(term: str) -> str:

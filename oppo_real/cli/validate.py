@@ -86,8 +86,9 @@ def command(
 
     require_engine("torch")
     from oppo_real.calibrate.session import Effort
+    from oppo_real.validate.before import check_before, check_kept
     from oppo_real.validate.present import show
-    from oppo_real.validate.session import ValidateRequest, check_before, check_kept, validate
+    from oppo_real.validate.session import ValidateRequest, validate
     from oppo_real.validate.variants import variants_of_search
     from oppo_real.validate.write import write_validation
     from oppo_sim.errors import OppoError
@@ -98,7 +99,7 @@ def command(
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-validate"
     options.refuse_taken(folder, VALIDATION, force)
     if not measure:
-        check_kept(folder, from_tune, profile)
+        check_kept(loaded, folder, from_tune, profile)
     if from_tune is not None:
         from oppo_real.validate.search import have_search
 

@@ -8,27 +8,26 @@ from statistics import fmean
 from time import perf_counter
 from typing import Final
 
-from oppo_real.calibrate.session import CalibrationSession, Effort, calibrate_to, read_calibration
+from oppo_real.calibrate.session import CalibrationSession, Effort, calibrate_to
 from oppo_real.calibrate.sizes import Sizes, sizes_of
-from oppo_real.calibrate.subject import check_profile_matches, hardware, software_versions, subject_of
+from oppo_real.calibrate.subject import subject_of
 from oppo_real.config import RealConfig, real_config
 from oppo_real.run.setup import build_real_setup
 from oppo_real.validate.accuracy import PredictionAccuracy
+from oppo_real.validate.before import check_before, first_cores, read_kept
 from oppo_real.validate.compare import compare_predictions
 from oppo_real.validate.measure import (
-    Machine,
     MeasuredRun,
     RealRuns,
     Turn,
     inputs_digest,
     load_now,
-    machine_of_runs,
     measure_runs,
     own_cores_kept,
     plan_turns,
 )
 from oppo_real.validate.off_table import NOTHING_OFF, off_table
-from oppo_real.validate.predict import check_places, predict
+from oppo_real.validate.predict import predict
 from oppo_real.validate.resample import (
     resampled_profiles,
     sharing_in_runs,
@@ -36,13 +35,12 @@ from oppo_real.validate.resample import (
     spread_of_runs,
 )
 from oppo_real.validate.views import Views
-from oppo_sim.costs.profile import Profile, load_profile
+from oppo_sim.costs.profile import Profile
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import beside
 from oppo_sim.scenario.build import Parts, build_parts
 from oppo_sim.scenario.policy_label import LabelledPolicy
 from oppo_sim.scenario.schema import Scenario
-from oppo_sim.tune.folder import TUNE
 
 CHANGED: Final = 0.1
 """A given profile's seconds of the baseline may be off by this share before the user is told."""
@@ -108,7 +106,7 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
     Raises OppoError.
     """
     scenario = request.scenario
-    kept = None if request.measure else _kept(request)
+    kept = None if request.measure else read_kept(request, _sizes(request))
     machine, given = (
         check_before(scenario, request.profile)
         if kept is None
@@ -288,56 +286,6 @@ def _no_interval(session: CalibrationSession | None, failed: int) -> str:
     return "every point of the calibration was visited once, and this needs two visits; give more --budget-s"
 
 
-def check_kept(work: Path, searched: Path | None, given: Path | None) -> None:
-    """Refuse early to conclude without measuring where nothing is kept: of the validation that goes to
-    ``work``, which calibrated unless a profile was ``given``, and of the search that it was of, if of one.
-    Raises OppoError."""
-    runs, calibrated = beside(work, ".runs.jsonl"), beside(work, ".profile.json")
-    if given is None and runs.exists() and not calibrated.exists():
-        raise OppoError(
-            f"there is no {calibrated}, and {runs} is there: give the --profile that the interrupted"
-            " validation was given"
-        )
-    needed = [(runs, "round of runs")]
-    if given is None:
-        needed.insert(0, (calibrated, "calibration"))
-    for path, what in needed:
-        if not path.exists():
-            raise OppoError(
-                f"there is no {path}: to conclude without measuring takes a validation of the same scenario"
-                f" with the same -o that was interrupted after its first {what}"
-            )
-    if searched is not None and not (searched / TUNE).is_file():
-        raise OppoError(
-            f"{searched} holds no finished search ({TUNE}): --no-measure makes none, so give the folder of"
-            " the search whose settings were run"
-        )
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """What an interrupted validation has apart from its runs."""
-
-    machine: Machine
-    profile: Profile
-    session: CalibrationSession | None
-    """None: the profile was given."""
-
-
-def _kept(request: ValidateRequest) -> _Kept:
-    """What is there to conclude from. Raises OppoError where nothing is."""
-    check_kept(request.work, None, request.profile)
-    scenario = request.scenario
-    if request.profile is None:
-        profile, session = read_calibration(request.beside(".profile.json"), _sizes(request), scenario.seed)
-        origin = session.origin
-        return _Kept(Machine(origin.hardware, origin.hardware, origin.software), profile, session)
-    journal = request.beside(".runs.jsonl")
-    if (machine := machine_of_runs(journal)) is None:
-        raise OppoError(f"{journal} keeps no run, or none that says on what machine: leave out --no-measure")
-    return _Kept(machine, _given(request.profile, scenario, machine.hardware, machine.bound), None)
-
-
 def _sizes(request: ValidateRequest) -> Sizes:
     return sizes_of(request.scenario, [(one.policy, one.settings) for one in request.variants])
 
@@ -436,39 +384,3 @@ def _other_versions(then: Mapping[str, str], now: Mapping[str, str], config: Rea
                 f"the given profile was measured with {package} {then[package]}, and {now[package]} is"
                 " installed: calibrate again where seconds are off"
             )
-
-
-def first_cores(config: RealConfig) -> tuple[int, ...] | None:
-    """Cores of the first replica; None where it is not bound."""
-    lists = config.placement.cores.rollout
-    return None if lists is None else lists[0]
-
-
-def check_before(scenario: Scenario, given: Path | None) -> tuple[Machine, Profile | None]:
-    """Refuse what no choice of policies can mend: (this machine, the given profile). Raises OppoError."""
-    if scenario.real is None:
-        raise OppoError(
-            f"{scenario.source} has no real section, so it cannot be run for real: add real: with models"
-            " (docs/real.md)"
-        )
-    config = real_config(scenario)
-    check_places(scenario, config)
-    here, software = hardware(config.devices.rollout[0]), software_versions()
-    if given is None:
-        return Machine(here, here, software), None
-    with own_cores_kept(first_cores(config)):
-        bound = hardware(config.devices.rollout[0])
-    return Machine(here, bound, software), _given(given, scenario, here, bound)
-
-
-def _given(path: Path, scenario: Scenario, here: str, bound: str) -> Profile:
-    """The profile that stands for a scenario on a machine that is called ``here``, or ``bound`` where it is
-    seen from a replica's cores. Raises OppoError for one that cannot."""
-    config = real_config(scenario)
-    if config.lock_step:
-        raise OppoError("in lock-step (real.lock_step) nothing is measured in seconds: leave --profile out")
-    profile = load_profile(path)
-    check_profile_matches(
-        profile, config, scenario.training, bound if profile.measured.hardware == bound else here
-    )
-    return profile

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from oppo_real.calibrate.session import CalibrationSession
 from oppo_real.placement.cores import available_cores
 from oppo_real.run import start
-from oppo_real.validate import measure, sentences, session
+from oppo_real.validate import before, measure, sentences, session
 from oppo_real.validate.measure import RealRuns, core_share
 from oppo_real.validate.predict import EngineLimits, limits_of
 from oppo_sim.cli.main import oppo as group
@@ -56,6 +56,21 @@ def scenario_file(folder: Path, name: str = "tiny.yaml", **changes: Any) -> str:
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(group, ["validate", *arguments], catch_exceptions=False)
+
+
+def interrupt_run(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
+    """Ctrl-C as the real run of that number begins; an entry for each that began."""
+    execute = start.execute
+    begun: list[int] = []
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        begun.append(1)
+        if len(begun) == number:
+            raise KeyboardInterrupt
+        return execute(*given, **named)
+
+    monkeypatch.setattr(measure, "execute", interrupted)
+    return begun
 
 
 def test_in_lock_step_every_decision_agrees(tmp_path: Path) -> None:
@@ -193,16 +208,7 @@ def test_an_interrupted_validation_goes_on(tmp_path: Path, monkeypatch: pytest.M
         "--no-figures",
         "--json",
     )
-    execute = start.execute
-    begun: list[int] = []
-
-    def interrupted(*given: Any, **named: Any) -> Any:
-        begun.append(1)
-        if len(begun) == 3:
-            raise KeyboardInterrupt
-        return execute(*given, **named)
-
-    monkeypatch.setattr(measure, "execute", interrupted)
+    begun = interrupt_run(monkeypatch, 3)
     first = run(*arguments)
     assert first.exit_code == 0  # click's own runner: the number is the command's answer
     assert "goes on from there" in first.stderr
@@ -226,19 +232,10 @@ def test_an_interrupted_validation_is_concluded_without_its_engines(
     asked = (file, "--policies", "sequential,oppo", "--repeats", "3", "-o", out, *CALIBRATED)
     with pytest.raises(OppoError, match="that was interrupted after its first calibration"):
         run(*asked, "--no-measure")
-    execute = start.execute
-    begun: list[int] = []
-
-    def interrupted(*given: Any, **named: Any) -> Any:
-        begun.append(1)
-        if len(begun) == 4:  # the second of the second round
-            raise KeyboardInterrupt
-        return execute(*given, **named)
-
-    monkeypatch.setattr(measure, "execute", interrupted)
+    interrupt_run(monkeypatch, 4)  # the second of the second round
     assert "goes on from there" in run(*asked).stderr
     # Elsewhere: another machine, no engines.
-    monkeypatch.setattr(session, "hardware", lambda device: pytest.fail("asked for the device"))
+    monkeypatch.setattr(before, "hardware", lambda device: pytest.fail("asked for the device"))
     monkeypatch.setattr(session, "subject_of", lambda scenario: pytest.fail("built engines"))
     read: list[Any] = []
     build_replay = build.build_replay
@@ -279,22 +276,13 @@ def test_an_interrupted_validation_of_a_given_profile_is_concluded_elsewhere(
     names = ("n_running", "kv_tokens", "seconds")
     thin["decode"]["rows"] = [dict(zip(names, row, strict=True)) for row in rows]
     (tmp_path / "thin.json").write_text(json.dumps(thin))
-    execute = start.execute
-    begun: list[int] = []
-
-    def interrupted(*given: Any, **named: Any) -> Any:
-        begun.append(1)
-        if len(begun) == 4:  # the second of the second round
-            raise KeyboardInterrupt
-        return execute(*given, **named)
-
-    monkeypatch.setattr(measure, "execute", interrupted)
+    begun = interrupt_run(monkeypatch, 4)  # the second of the second round
     with pytest.raises(OppoError, match=r"sequential cannot be predicted from .*thin\.json, so calibrate"):
         run(*asked, "--profile", str(tmp_path / "thin.json"))
     assert not begun, "before anything runs"
     assert "goes on from there" in run(*asked, "--profile", profile).stderr
-    monkeypatch.setattr(session, "hardware", lambda device: pytest.fail("asked for the device"))
-    monkeypatch.setattr(session, "software_versions", lambda: pytest.fail("asked for versions"))
+    monkeypatch.setattr(before, "hardware", lambda device: pytest.fail("asked for the device"))
+    monkeypatch.setattr(before, "software_versions", lambda: pytest.fail("asked for versions"))
     with pytest.raises(OppoError, match="give the --profile that the interrupted validation was given"):
         run(*asked, "--no-measure")
     concluded = run(*asked, "--no-measure", "--profile", profile)
@@ -308,6 +296,28 @@ def test_an_interrupted_validation_of_a_given_profile_is_concluded_elsewhere(
     (tmp_path / "other.json").write_text(json.dumps(other))
     with pytest.raises(OppoError, match="was measured on another machine"):
         run(*asked, "--no-measure", "--profile", str(tmp_path / "other.json"), "--force")
+
+
+def test_an_interrupted_validation_in_lock_step_is_concluded_from_its_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = scenario_file(tmp_path, real={**REAL, "lock_step": True})
+    asked = (
+        file,
+        "--policies",
+        "sequential,oppo",
+        "--repeats",
+        "2",
+        "--no-figures",
+        "-o",
+        str(tmp_path / "out"),
+    )
+    interrupt_run(monkeypatch, 4)  # the second of the second round
+    assert "goes on from there" in run(*asked).stderr
+    concluded = run(*asked, "--no-measure", "--json")
+    found = json.loads(concluded.stdout)
+    assert found["unit"] == "decode iterations"
+    assert any("concluded from 1 of 2 rounds" in note for note in found["notes"])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 
 from oppo_sim import columns as c
 from oppo_sim import simulate
-from oppo_sim.run_folder import read_run_folder
+from oppo_sim.run_folder import JOURNAL, MANIFEST, read_run_folder
 from oppo_sim.tables import ParquetTable
 from tests.cli_runs import Oppo, assert_refused, contents, start_oppo, write_scenario
 
@@ -429,3 +429,17 @@ def test_a_run_says_its_pace_staleness_and_idle_share_after_the_warm_up(oppo: Op
         "simulate", "tiny.yaml", "-o", "shared", "--no-figures", "--set", "placement.training=rollout"
     )
     assert "idle share of the devices: rollout/training " in shared.out
+
+
+def test_a_numbered_folder_of_a_killed_run_is_passed_over(oppo: Oppo) -> None:
+    """``--force`` replaces the first folder, so a run that needed it for the second would cost the first."""
+    plain = ("simulate", "tiny.yaml", "--no-figures")
+    assert oppo(*plain).code == 0
+    (first,) = Path("runs").iterdir()
+    second, third = (first.with_name(f"{first.name}-{number}") for number in (2, 3))
+    assert oppo(*plain).code == 0
+    (second / MANIFEST).unlink()  # as a kill leaves it
+    (second / JOURNAL).touch()
+    again = oppo(*plain)
+    assert f"goes to {third} (--force replaces {first})" in " ".join(again.err.split())
+    assert (third / MANIFEST).is_file() and not (second / MANIFEST).exists()

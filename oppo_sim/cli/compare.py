@@ -81,6 +81,7 @@ def command(
         compare_to_folder,
         default_policies,
         journal_path,
+        left_unfinished,
         refuse_other,
     )
     from oppo_sim.comparison.plan import plan_comparison
@@ -92,7 +93,8 @@ def command(
     asked = None if policies is None else options.policies(policies)
     loaded = load_scenario(scenario, overrides)
     chosen = asked or tuple(default_policies(loaded))
-    folder = options.folder_to_write(output, f"{options.safe_name(loaded.name)}-compare", force)
+    default = f"{options.safe_name(loaded.name)}-compare"
+    folder = options.folder_to_write(output, default, force, left_unfinished)
     refuse_other(folder, force)
     where = Executor(executor, jobs, ray_address)
     plan = plan_comparison(loaded, chosen, seeds, steps, attribution, draws, practical, objective)

@@ -173,9 +173,12 @@ def safe_name(text: str) -> str:
     )
 
 
-def folder_to_write(output: Path | None, default: str, force: bool) -> Path:
+def folder_to_write(
+    output: Path | None, default: str, force: bool, goes_on: Callable[[Path], bool] = lambda _: False
+) -> Path:
     """``output``; without it ``runs/DEFAULT``, or with a number behind it where that holds a finished run,
-    which stays. ``force`` replaces it."""
+    which stays. ``force`` replaces it. Of the numbers the first whose folder is free, or of an unfinished run
+    that ``goes_on``: ``force`` would not replace that one."""
     if output is not None:
         return output
     from oppo_sim.cli.progress import say_notes
@@ -185,9 +188,15 @@ def folder_to_write(output: Path | None, default: str, force: bool) -> Path:
     if force or not (first / MANIFEST).is_file():
         return first
     numbered = (first.with_name(f"{default}-{number}") for number in count(2))
-    free = next(folder for folder in numbered if not (folder / MANIFEST).is_file())
-    say_notes([f"{first} holds a finished run, which stays: this one goes to {free} (--force replaces it)"])
-    return free
+    found = next(folder for folder in numbered if _is_free(folder) or goes_on(folder))
+    say_notes(
+        [f"{first} holds a finished run, which stays: this one goes to {found} (--force replaces {first})"]
+    )
+    return found
+
+
+def _is_free(folder: Path) -> bool:
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
 def refuse_taken(folder: Path, kind: str, force: bool, *, resumes: bool = False) -> None:

@@ -1,5 +1,7 @@
 """``oppo calibrate``: measure the engines of a scenario's real run, and write a cost profile."""
 
+import json
+import re
 import shlex
 from pathlib import Path
 
@@ -65,8 +67,6 @@ def command(
     Finished points are kept: interrupt it, run it again, and it goes on. Beside the profile lie its raw
     samples, the fit and a figure.
     """
-    import json
-
     from oppo_real.calibrate.contention import disagreement
     from oppo_real.calibrate.profile import samples_text
     from oppo_real.calibrate.report import calibration_figure, fit_tables, remarks, save_figure
@@ -139,10 +139,18 @@ def command(
         f"wrote {written.profile} (and {written.report.name},"
         f" {written.samples.name}{', ' + figure.name if figure else ''})"
     )
-    # A path in a scenario begins at the scenario's folder.
-    alike = (Path(scenario).parent / path).absolute() == path.absolute()
-    costs = f"costs={{kind: profile, path: {path if alike else path.absolute()}}}"
-    say(f"to simulate with its seconds: oppo compare {shlex.quote(scenario)} --set {shlex.quote(costs)}")
+    say(f"to simulate with its seconds: {_simulating(scenario, overrides, path)}")
     if shared is not None:
         say(f"to be given away as {shared.name}: {shared.profile} and {shared.samples.name}")
     return 0
+
+
+def _simulating(scenario: str, overrides: tuple[str, ...], profile: Path) -> str:
+    """The command that compares policies on ``profile``, of the scenario as it was given."""
+    # A path in a scenario begins at the scenario's folder.
+    alike = (Path(scenario).parent / profile).absolute() == profile.absolute()
+    where = str(profile if alike else profile.absolute())
+    if re.fullmatch(r"[\w./-]+", where) is None:
+        where = json.dumps(where, ensure_ascii=False)
+    words = [*overrides, f"costs={{kind: profile, path: {where}}}"]
+    return shlex.join(["oppo", "compare", scenario, *(part for each in words for part in ("--set", each))])

@@ -11,9 +11,11 @@ from click.testing import CliRunner
 
 from oppo_real.calibrate import session as session_module
 from oppo_real.calibrate.contention import Meeting, Round
+from oppo_real.cli.calibrate import _simulating
 from oppo_sim.cli.main import oppo as group
 from oppo_sim.cli.main import run as oppo
 from oppo_sim.costs.profile import load_profile
+from oppo_sim.costs.profile_config import ProfileCostConfig
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.load import load_scenario
@@ -101,6 +103,20 @@ def test_the_profile_is_one_that_the_scenario_can_use(tmp_path: Path) -> None:
     _, override = shlex.split(command)[-2:]
     used = load_scenario(scenario_file(tmp_path), (override,))
     assert build_setup(used).costs.provenance["name"] == "tiny run", "as it is printed"
+
+
+def test_the_command_that_simulates_with_a_profile_has_all_that_was_given(tmp_path: Path) -> None:
+    profile = tmp_path / "a, {b}: c.json"
+    file = scenario_file(tmp_path)
+    command = _simulating(file, ("rollout_batch_size=8", "seed=3"), profile)
+    words = shlex.split(command)
+    assert words[:3] == ["oppo", "compare", file]
+    overrides = words[4::2]
+    assert overrides[:2] == ["rollout_batch_size=8", "seed=3"]
+    costs = load_scenario(file, overrides).costs
+    assert (
+        isinstance(costs, ProfileCostConfig) and costs.path is not None and tmp_path / costs.path == profile
+    )
 
 
 def test_interrupting_says_where_the_points_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """``oppo fit --leave-out``: seconds that a log has and that are not of what is simulated."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.leaving_out import without_metrics
 from oppo_sim.fit.reading import read_step_log
+from oppo_sim.fit.record import fit_record
 from oppo_sim.scenario.load import load_scenario
 from tests.fit_logs import ALL, TRUTH, fit_scenario, short_chains, verl_log
 from tests.import_cases import write_lines
@@ -77,6 +79,9 @@ def test_python_takes_it_too_also_of_a_run_that_is_only_judged(tmp_path: Path) -
     columns = {each.column for each in result.judged[0].judgements}
     assert "timing_s/gen" not in columns
     assert {"timing_s/step", "timing_s/update_actor"} <= columns
+    (one,) = result.fitted
+    both = (replace(one, believed=("decode",)), replace(one, believed=("decode", "ref")))
+    assert fit_record(replace(result, fitted=both))["drawn_from_priors"] == ["decode", "ref"]
     whole = fit(log, scenario, fit_steps=ALL, leave_out=["timing_s/step", "timing_s/ref"])
     assert {"other_s", "ref"}.isdisjoint(whole.posterior.terms)
     assert any("left out of the fit (--leave-out): timing_s/ref, timing_s/step" in n for n in whole.notes)

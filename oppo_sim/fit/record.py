@@ -23,7 +23,7 @@ def fit_record(result: FitResult) -> dict[str, Any]:
         "written": "fitted to all steps of all logs",
         "point": result.point.changed(),
         "not_fitted": list(dict.fromkeys(each for part in result.parts for each in part.log.not_fitted)),
-        "drawn_from_priors": list(result.fitted[0].believed),
+        "drawn_from_priors": list(dict.fromkeys(each for one in result.fitted for each in one.believed)),
         "draws": len(result.draws),
         "terms": [asdict(each) for each in result.estimates],
         "odd_steps": [asdict(odd) for odd in result.odd],

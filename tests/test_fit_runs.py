@@ -447,7 +447,12 @@ def test_a_scenario_that_is_far_off_is_fitted_from_few_steps(tmp_path: Path, tim
     """Costs of training that a user guessed thirty times too small or too large."""
     stages = {name: _times(value, times) for name, value in COSTS["stages"].items()}
     log = verl_log(tmp_path / "a.log", fit_scenario(), TRUTH, steps=ALL)
-    (held,) = fit(log, fit_scenario(costs={**COSTS, "stages": stages}), fit_steps=8, draws=200).held_out
+    result = fit(log, fit_scenario(costs={**COSTS, "stages": stages}), fit_steps=8, draws=200)
+    (held,) = result.held_out
+    # The table and the note are of one prior.
+    (ref,) = (each for each in result.estimates if each.term == "ref")
+    assert not ref.prior[0] < ref.posterior[1] < ref.prior[2]
+    assert any("outside the 95 %" in note and "ref (" in note for note in result.notes)
     errors = {each.column: each.model.median for each in held.judgements}
     assert max(errors["timing_s/update_actor"], errors["timing_s/ref"], errors[TIMING_STEP]) < 0.06
 

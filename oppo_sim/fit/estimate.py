@@ -205,10 +205,11 @@ def fit_logs(
     posterior = draw_posterior(_fitted_steps(parts), priors, draws=draws, seed=seed)
     trends = _trends(parts, posterior)
     notes += [f"{trend.log}: {trend}" for trend in trends]
-    against_believed = posterior_estimates(posterior, believed)
-    notes += surprises(against_believed, [member for part in parts for member in part.members])
+    # Beside what was believed before the log moved it.
+    estimates = posterior_estimates(posterior, believed)
+    notes += surprises(estimates, [member for part in parts for member in part.members])
     notes += unidentified_cuts(posterior.terms)
-    notes += scoring_of_phases(against_believed)
+    notes += scoring_of_phases(estimates)
     ahead = [_judged(part, parts, posterior, seed) for part in others]
     scenarios = [one.with_tools(posterior) for one in scenarios]
     notes += [note for one in scenarios for note in one.notes()]
@@ -222,7 +223,7 @@ def fit_logs(
         parts=tuple(parts),
         held_out=tuple(held),
         judged=tuple(ahead),
-        estimates=tuple(posterior_estimates(posterior, priors)),
+        estimates=tuple(estimates),
         odd=tuple(
             odd
             for number, part in enumerate(parts)

@@ -286,6 +286,10 @@ def test_ranks_beside_the_gpus_of_an_engine_are_refused() -> None:
     with pytest.raises(OppoError, match=r"data_parallel_size 2 multiplies the GPUs of an engine, and "
                        r"costs\.rollout\.tensor_parallel is 4, all of them: give both"):  # fmt: skip
         engine("rollout_num_gpus_per_engine: 4", "actor_rollout_ref.rollout.data_parallel_size=2")
+    # No ranks where there were some: of how many GPUs an engine is then, nobody says.
+    ranks = "actor_rollout_ref: {rollout: {tensor_model_parallel_size: 2, data_parallel_size: 4}}"
+    with pytest.raises(OppoError, match="data_parallel_size 1 multiplies"):
+        engine(ranks, "actor_rollout_ref.rollout.data_parallel_size=1")
 
 
 def test_the_micro_batches_of_verl_are_read_in_rollouts() -> None:

@@ -156,7 +156,7 @@ def of_nodes(alias: str, value: Any, facts: Facts) -> int:
 def ranks_of_engine(alias: str, value: Any, facts: Facts) -> int:
     """vLLM's data-parallel ranks of an engine; its GPUs are read after them (``gpus_of_engine``)."""
     ranks, degree = _number(alias, value), facts.given(engine_names.DEGREE)
-    if ranks > 1 and degree is not None and facts.given(engine_names.RANKS) != ranks:
+    if degree is not None and (facts.given(engine_names.RANKS) or 1) != ranks:
         raise OppoError(
             f"{alias} {ranks} multiplies the GPUs of an engine, and {engine_names.DEGREE} is"
             f" {show_value(degree)}, all of them: give both as {engine_names.DEGREE} (all GPUs) and"

@@ -424,3 +424,12 @@ def test_every_alias_leads_to_a_field_that_exists_or_is_a_checked_statement() ->
         known = statements | settings_of_policies | engines
         assert alias.target in known or not field or field in inner
         assert alias.target not in statements or alias.convert is not None
+
+
+def test_ranks_of_training_are_not_answered_with_those_of_an_engine() -> None:
+    for section, said in (
+        ("actor: {megatron: {data_parallel_size: 2}}", "is not read"),
+        ("rollout: {engine_kwargs: {vllm: {data_parallel_size: 2}}}", "attention_data_parallel says it"),
+    ):
+        with pytest.raises(OppoError, match=said):
+            engine(f"actor_rollout_ref: {{{section}}}")

@@ -15,7 +15,7 @@ _SAID_BY: Mapping[str, str] = {
     "multi_turn": "turns and tools of the trace",
     "total_epochs": "steps",
     "total_training_steps": "steps",
-    "data_parallel_size": "costs.rollout.attention_data_parallel",
+    "vllm.data_parallel_size": "costs.rollout.attention_data_parallel",
     "enable_dp_attention": "costs.rollout.attention_data_parallel",
     "calculate_log_probs": "training.old_log_prob",
     "context_parallel_size": "training.sequence_parallel",

@@ -95,6 +95,17 @@ def test_without_whole_steps_a_short_stage_is_no_surprise_either() -> None:
     assert not [note for note in result.notes if "score_batch_s" in note]
 
 
+@short_chains()
+def test_lengths_of_a_log_with_tools_are_said_to_be_decoded_where_generation_is_left_out() -> None:
+    for left, decoded in ((), False), (("gen",), True):
+        result = fit(
+            EXAMPLE / "train.log.gz", EXAMPLE / "scenario.yaml", leave_out=left, log_lengths=True,
+            fit_steps=54, draws=50,
+        )  # fmt: skip
+        (note,) = (each for each in result.notes if "the written scenario simulates lengths" in each)
+        assert ("all of them decoded" in note) == decoded
+
+
 def test_names_are_ours_the_frameworks_or_a_stage(tmp_path: Path) -> None:
     lines = [
         {"step": step, "perf/rollout_time": 20.0, "perf/actor_train_time": 10.0, "perf/step_time": 31.0}

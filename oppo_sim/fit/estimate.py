@@ -249,9 +249,16 @@ class _RunsOfScenario:
     """That the scenario generates in batches as the runs did; None: it is as it was."""
 
     def with_tools(self, posterior: Posterior) -> "_RunsOfScenario":
-        """Lengths less the share of tokens that tools wrote, where it is an unknown."""
-        if self.lengths is None or TOOL_TOKENS not in posterior.terms:
+        """Lengths less the share of tokens that tools wrote, where it is an unknown of the fit."""
+        if self.lengths is None:
             return self
+        if TOOL_TOKENS not in posterior.terms:
+            if not any(part.features.tools for part in self.parts):
+                return self
+            said = (
+                f"{self.lengths.said}, all of them decoded: how many are answers of tools, no fit of gen says"
+            )
+            return replace(self, lengths=replace(self.lengths, said=said))
         return replace(self, lengths=self.lengths.with_tools(float(np.mean(tool_share(posterior.terms)))))
 
     def notes(self) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oppo_sim.cli.main import run
-from oppo_sim.costs.terms import read_draws
+from oppo_sim.costs.terms import CostTerms, read_draws
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.leaving_out import without_metrics
@@ -88,11 +88,15 @@ def test_python_takes_it_too_also_of_a_run_that_is_only_judged(tmp_path: Path) -
 
 
 @short_chains()
-def test_without_whole_steps_a_short_stage_is_no_surprise_either() -> None:
-    """Its checks of answers take a hundredth of a step."""
-    given = {"fit_steps": 54, "draws": 50}
-    result = fit(EXAMPLE / "train.log.gz", EXAMPLE / "scenario.yaml", leave_out="timing_s/step", **given)
-    assert not [note for note in result.notes if "score_batch_s" in note]
+def test_without_whole_steps_a_short_stage_is_no_surprise_either(tmp_path: Path) -> None:
+    """Scoring takes four times what the scenario says, which is a seventieth of a step of 95 s."""
+    scenario = fit_scenario()
+    truth = TRUTH.then(CostTerms(score=4.0)).model_copy(update={"gen_phase_s": 60.0})
+    log = verl_log(tmp_path / "a.log", scenario, truth)
+    for left in ((), ("timing_s/step",)):
+        result = fit(log, scenario, fit_steps=ALL, leave_out=left, draws=50)
+        (note,) = (each for each in result.notes if "outside the 95 % of their priors" in each)
+        assert "gen_phase_s (" in note and "score (" not in note
 
 
 @short_chains()

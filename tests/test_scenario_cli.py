@@ -256,6 +256,7 @@ def test_init_says_nodes_and_epochs_and_leaves_out_a_critic_that_does_not_fit(
     assert "dtype: fp8} # in 16 bits the model would not fit" in Path("run.yaml").read_text()
     epochs = {name: training.num_ppo_epochs for name, training in found.items()}
     assert epochs == {"verl": 1, "TRL": 4}
+    assert {name: training.offload for name, training in found.items()} == {"verl": True, "TRL": False}
 
 
 def test_init_takes_grpo_and_adapters_which_change_what_fits(

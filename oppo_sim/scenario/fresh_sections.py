@@ -176,8 +176,8 @@ def _training(wanted: Wanted, shape: Shape) -> str:
     if wanted.framework == "TRL":
         epochs = "4 # the default of TRL's PPO" if shape.critic else "1 # num_iterations of TRL's GRPO"
     placed = "  offload: true # training state leaves the GPUs while the engines run\n"
-    if shape.stays:
-        placed = ""
+    if shape.stays or (wanted.framework == "TRL" and wanted.static):
+        placed = ""  # generate() runs beside it
     if wanted.apart:
         placed = f"  num_gpus: {wanted.gpus - wanted.rollout_gpus} # assumed: half of them\n"
     adapters = f"  lora_rank: {wanted.lora_rank} # adapters alone are trained\n" if wanted.lora_rank else ""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from oppo_sim.comparison.result import Comparison
     from oppo_sim.errors import OppoError
     from oppo_sim.fit.call import fit, observe
-    from oppo_sim.fit.reading import read_step_log
+    from oppo_sim.fit.log.reading import read_step_log
     from oppo_sim.policies.interface import Batch, Policy, PoolView, StepPlan, StepReport
     from oppo_sim.policies.registry import SHIPPED as POLICIES
     from oppo_sim.progress import Progress
@@ -64,7 +64,7 @@ _HOME = {
     "load_trace": "oppo_sim.traces.storage",
     "observe": "oppo_sim.fit.call",
     "open_trace": "oppo_sim.traces.opening",
-    "read_step_log": "oppo_sim.fit.reading",
+    "read_step_log": "oppo_sim.fit.log.reading",
     "save_trace": "oppo_sim.traces.storage",
     "shipped_scenarios": "oppo_sim.scenario.load",
     "simulate": "oppo_sim.simulation",

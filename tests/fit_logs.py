@@ -10,7 +10,7 @@ import pytest
 
 from oppo_sim.columns import RESPONSE_LENGTH, STAGES, TIMING_STEP, TRAINED_STEP
 from oppo_sim.costs.terms import CostTerms
-from oppo_sim.fit import posterior
+from oppo_sim.fit.inference import posterior
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate

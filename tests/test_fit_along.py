@@ -11,11 +11,20 @@ from scipy.signal import lfilter
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.drifting import CHANGE, CHANGES, LASTS, RETURN, Ahead, Residuals, drawn_drift, walks_of_run
+from oppo_sim.fit.checks.periodic import found_in
+from oppo_sim.fit.checks.trends import lasting_change
 from oppo_sim.fit.estimate import FitResult
-from oppo_sim.fit.periodic import found_in
+from oppo_sim.fit.inference.drifting import (
+    CHANGE,
+    CHANGES,
+    LASTS,
+    RETURN,
+    Ahead,
+    Residuals,
+    drawn_drift,
+    walks_of_run,
+)
 from oppo_sim.fit.sources import open_log
-from oppo_sim.fit.trends import lasting_change
 from tests.fit_logs import TRUTH, fit_scenario, short_chains, verl_log
 
 STEPS = 40

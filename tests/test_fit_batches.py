@@ -11,12 +11,12 @@ import pytest
 from scipy.stats import beta
 
 from oppo_sim.columns import ROLLOUTS_ADMITTED, TIMING_STEP
-from oppo_sim.fit.batches import as_sampled, kept_shares
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.estimate import HeldOut, judge_rest
-from oppo_sim.fit.features import build_features
-from oppo_sim.fit.reading import read_step_log
+from oppo_sim.fit.log.batches import as_sampled, kept_shares
+from oppo_sim.fit.log.reading import read_step_log
 from oppo_sim.fit.sources import open_log
+from oppo_sim.fit.terms.features import build_features
 from oppo_sim.simulation import simulate
 from tests.fit_logs import TRUTH, fit_scenario, seconds_of_a_step, short_chains, verl_log
 

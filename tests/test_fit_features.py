@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.fit.baseline import Baseline, known_names
 from oppo_sim.fit.observe import log_evidence
-from oppo_sim.fit.priors import priors_for
+from oppo_sim.fit.terms.priors import priors_for
 from tests.fit_logs import COSTS, fit_scenario
 
 ROOFLINE: dict[str, Any] = {

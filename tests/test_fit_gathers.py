@@ -8,13 +8,13 @@ import pytest
 
 from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import CostTerms
-from oppo_sim.fit import gathers
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.estimate import judge_rest
-from oppo_sim.fit.features import build_features
-from oppo_sim.fit.gathers import GATHER, gathers_of
-from oppo_sim.fit.reading import StepLog, read_step_log
+from oppo_sim.fit.log.reading import StepLog, read_step_log
 from oppo_sim.fit.sources import open_log
+from oppo_sim.fit.terms import gathers
+from oppo_sim.fit.terms.features import build_features
+from oppo_sim.fit.terms.gathers import GATHER, gathers_of
 from oppo_sim.scenario.build import build_parts
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate

@@ -11,8 +11,8 @@ from oppo_sim.cli.main import run
 from oppo_sim.costs.terms import CostTerms, read_draws
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.leaving_out import without_metrics
-from oppo_sim.fit.reading import read_step_log
+from oppo_sim.fit.log.leaving_out import without_metrics
+from oppo_sim.fit.log.reading import read_step_log
 from oppo_sim.fit.record import fit_record
 from oppo_sim.scenario.load import load_scenario
 from tests.fit_logs import ALL, TRUTH, fit_scenario, short_chains, verl_log

@@ -13,12 +13,12 @@ from oppo_sim import columns as c
 from oppo_sim.cli.main import run
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.decoding import AS_IT_IS
-from oppo_sim.fit.generation import TOOL_SHARE, Generated, generation_of
 from oppo_sim.fit.log_lengths import dealt, lengths_of_logs, prompt_correlation
-from oppo_sim.fit.model import tool_share
-from oppo_sim.fit.priors import TOOL_TOKENS
 from oppo_sim.fit.sources import open_log
+from oppo_sim.fit.terms.decoding import AS_IT_IS
+from oppo_sim.fit.terms.generation import TOOL_SHARE, Generated, generation_of
+from oppo_sim.fit.terms.priors import TOOL_TOKENS
+from oppo_sim.fit.terms.stages import tool_share
 from oppo_sim.scenario.build import build_parts
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario

@@ -11,7 +11,7 @@ from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import NO_TERMS, CostTerms, read_draws
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.offload import OFFLOAD, at_full_rate
+from oppo_sim.fit.terms.offload import OFFLOAD, at_full_rate
 from oppo_sim.scenario.build import build_parts
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate

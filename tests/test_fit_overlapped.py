@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.reading import read_step_log
+from oppo_sim.fit.log.reading import read_step_log
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate
 from tests.fit_logs import ALL, TRUTH, fit_scenario, short_chains, verl_log

@@ -10,7 +10,7 @@ import pytest
 
 import oppo_sim
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.reading import StepLog, read_step_log
+from oppo_sim.fit.log.reading import StepLog, read_step_log
 from tests.import_cases import write_lines
 
 BASE = {

@@ -14,9 +14,9 @@ from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
+from oppo_sim.fit.checks.judging import Judgement, _apart, predict
 from oppo_sim.fit.estimate import HeldOut, judge_rest
-from oppo_sim.fit.judging import Judgement, _apart, predict
-from oppo_sim.fit.posterior import member_seconds
+from oppo_sim.fit.inference.posterior import member_seconds
 from oppo_sim.fit.sources import open_log
 from oppo_sim.scenario.build import build_setup, cost_context
 from oppo_sim.scenario.load import load_scenario

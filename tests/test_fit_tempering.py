@@ -8,8 +8,8 @@ from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import FACTORS, CostTerms
 from oppo_sim.fit.baseline import Baseline
 from oppo_sim.fit.call import observe
-from oppo_sim.fit.priors import priors_for
-from oppo_sim.fit.tempering import Floats, resampled, tempered, weights_of, worth
+from oppo_sim.fit.inference.tempering import Floats, resampled, tempered, weights_of, worth
+from oppo_sim.fit.terms.priors import priors_for
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate
 from tests.fit_logs import fit_scenario

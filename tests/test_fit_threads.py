@@ -2,7 +2,7 @@
 
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from oppo_sim.fit.sampling import on_one_blas_thread
+from oppo_sim.fit.inference.sampling import on_one_blas_thread
 
 
 def blas_threads() -> set[int]:

@@ -1,4 +1,4 @@
-"""Priors at the size of what a log measured (``fit/typical_seconds.py``)."""
+"""Priors at the size of what a log measured (``fit/inference/typical_seconds.py``)."""
 
 from pathlib import Path
 

@@ -13,9 +13,9 @@ import pytest
 
 from oppo_sim.cli.main import run
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.features import build_features
 from oppo_sim.fit.log_lengths import lengths_of_logs
 from oppo_sim.fit.sources import open_log
+from oppo_sim.fit.terms.features import build_features
 from oppo_sim.simulation import Run, simulate
 from oppo_sim.traces.journal import read_journal, seal
 from oppo_sim.traces.journal_format import journal_of

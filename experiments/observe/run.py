@@ -25,7 +25,7 @@ from oppo_sim.fast.choose import run_columns
 from oppo_sim.fit.baseline import Baseline
 from oppo_sim.fit.call import observe
 from oppo_sim.fit.observe import read_observation
-from oppo_sim.fit.priors import priors_for
+from oppo_sim.fit.terms.priors import priors_for
 from oppo_sim.runs.machine import DEFAULT_DRAWS, on_machine
 from oppo_sim.runs.ranges import machine_interval
 from oppo_sim.scenario.build import build_parts, build_setup, cost_context

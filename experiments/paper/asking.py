@@ -21,7 +21,7 @@ from oppo_sim.costs.priors import Prior
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import run_columns
-from oppo_sim.fit.priors import priors_for
+from oppo_sim.fit.terms.priors import priors_for
 from oppo_sim.learning import measured_effect, progress
 from oppo_sim.scenario.build import Parts, build_parts, build_setup, cost_context
 from oppo_sim.scenario.schema import Scenario

@@ -17,9 +17,9 @@ from study import RESULTS, Progress, Study
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import observe
+from oppo_sim.fit.inference.tempering import resampled, weights_of, worth
 from oppo_sim.fit.observe import log_evidence
-from oppo_sim.fit.priors import priors_for
-from oppo_sim.fit.tempering import resampled, weights_of, worth
+from oppo_sim.fit.terms.priors import priors_for
 from oppo_sim.scenario.schema import Scenario
 
 WORLDS: Final = 2000

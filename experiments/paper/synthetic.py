@@ -36,9 +36,9 @@ from oppo_sim import columns as c
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.fast.choose import run_columns
 from oppo_sim.fit.baseline import UTILIZATION_KERNELS, Baseline, kernel_utilization
+from oppo_sim.fit.inference.tempering import resampled, weights_of
 from oppo_sim.fit.observe import Observation, agreement, read_observation
-from oppo_sim.fit.priors import priors_for
-from oppo_sim.fit.tempering import resampled, weights_of
+from oppo_sim.fit.terms.priors import priors_for
 from oppo_sim.runs.ranges import machine_interval
 from oppo_sim.scenario.build import build_parts, build_setup, cost_context
 

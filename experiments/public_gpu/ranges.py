@@ -18,8 +18,8 @@ from steps import Run, scenario_of
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.costs.uncertainty import machine_draws
-from oppo_sim.fit.features import build_features
-from oppo_sim.fit.model import stage_seconds
+from oppo_sim.fit.terms.features import build_features
+from oppo_sim.fit.terms.stages import stage_seconds
 from oppo_sim.scenario.build import cost_context
 
 DRAWS = 200

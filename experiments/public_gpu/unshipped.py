@@ -24,7 +24,7 @@ from split import UNSHIPPED_SOURCE
 from steps import STAGES, Run, measured_steps
 
 from oppo_sim import columns as c
-from oppo_sim.fit.reading import read_step_log
+from oppo_sim.fit.log.reading import read_step_log
 
 _GEN_OF_2024 = "timing_s/gen+old_log_prob+update_weights"
 """Generation recomputed the log-probabilities itself."""

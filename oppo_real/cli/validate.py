@@ -88,7 +88,8 @@ def command(
     from oppo_real.calibrate.session import Effort
     from oppo_real.validate.before import check_before, check_kept
     from oppo_real.validate.present import show
-    from oppo_real.validate.session import ValidateRequest, validate
+    from oppo_real.validate.request import ValidateRequest
+    from oppo_real.validate.session import validate
     from oppo_real.validate.variants import variants_of_search
     from oppo_real.validate.write import write_validation
     from oppo_sim.errors import OppoError

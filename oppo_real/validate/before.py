@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from oppo_real.calibrate.session import CalibrationSession, read_calibration
 from oppo_real.calibrate.sizes import Sizes
@@ -10,14 +9,12 @@ from oppo_real.calibrate.subject import check_profile_matches, hardware, softwar
 from oppo_real.config import RealConfig, real_config
 from oppo_real.validate.measure import Machine, machine_of_runs, own_cores_kept
 from oppo_real.validate.predict import check_places
+from oppo_real.validate.request import ValidateRequest
 from oppo_sim.costs.profile import Profile, load_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.run_folder import beside
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.folder import TUNE
-
-if TYPE_CHECKING:
-    from oppo_real.validate.session import ValidateRequest
 
 
 def check_kept(scenario: Scenario, work: Path, searched: Path | None, given: Path | None) -> None:
@@ -58,7 +55,7 @@ class Kept:
     """None: the profile was given, or there is none."""
 
 
-def read_kept(request: "ValidateRequest", sizes: Sizes) -> Kept:
+def read_kept(request: ValidateRequest, sizes: Sizes) -> Kept:
     """What is there to conclude from. Raises OppoError where nothing is."""
     scenario = request.scenario
     check_kept(scenario, request.work, None, request.profile)

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
-from pathlib import Path
 from statistics import fmean
 from time import perf_counter
 from typing import Final
 
-from oppo_real.calibrate.session import CalibrationSession, Effort, calibrate_to
+from oppo_real.calibrate.session import CalibrationSession, calibrate_to
 from oppo_real.calibrate.sizes import Sizes, sizes_of
 from oppo_real.calibrate.subject import subject_of
 from oppo_real.config import RealConfig, real_config
@@ -28,6 +26,7 @@ from oppo_real.validate.measure import (
 )
 from oppo_real.validate.off_table import NOTHING_OFF, off_table
 from oppo_real.validate.predict import predict
+from oppo_real.validate.request import ValidateRequest
 from oppo_real.validate.resample import (
     resampled_profiles,
     sharing_in_runs,
@@ -37,10 +36,8 @@ from oppo_real.validate.resample import (
 from oppo_real.validate.views import Views
 from oppo_sim.costs.profile import Profile
 from oppo_sim.errors import OppoError
-from oppo_sim.run_folder import beside
 from oppo_sim.scenario.build import Parts, build_parts
 from oppo_sim.scenario.policy_label import LabelledPolicy
-from oppo_sim.scenario.schema import Scenario
 
 CHANGED: Final = 0.1
 """A given profile's seconds of the baseline may be off by this share before the user is told."""
@@ -54,35 +51,6 @@ _UPDATE_ROUNDS: Final = 2
 
 Progress = Callable[[str, int, int], None]
 """What happens now, done, in all."""
-
-
-@dataclass(frozen=True)
-class ValidateRequest:
-    """What to validate, and where it may keep what is finished."""
-
-    scenario: Scenario
-    variants: tuple[LabelledPolicy, ...]
-    """Speed-ups are against the first."""
-    repeats: int
-    steps: int
-    profile: Path | None
-    """None: calibrate first (in lock-step nothing is)."""
-    work: Path
-    """Journal, profile and finished points lie under this name with suffixes; a folder of the same name is
-    the result."""
-    calibration: Effort = Effort(repeats=3, budget_s=inf)  # noqa: RUF009 (frozen)
-    measure: bool = True
-    """False: conclude from what an interrupted validation of the same request kept, in its complete
-    rounds."""
-
-    @property
-    def policies(self) -> tuple[str, ...]:
-        """Labels of the variants."""
-        return tuple(one.label for one in self.variants)
-
-    def beside(self, suffix: str) -> Path:
-        """A file beside the run folder."""
-        return beside(self.work, suffix)
 
 
 @dataclass(frozen=True)

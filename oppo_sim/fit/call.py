@@ -7,14 +7,14 @@ from typing import Any
 from oppo_sim.errors import OppoError, check_count
 from oppo_sim.fit.estimate import FEWEST, FitResult, Fitted, fit_logs
 from oppo_sim.fit.folder import write_fit
-from oppo_sim.fit.gathers import GATHER
+from oppo_sim.fit.inference.posterior import DRAWS
+from oppo_sim.fit.log.reading import StepLog
 from oppo_sim.fit.observe import Observed, observe_record, observed_costs
-from oppo_sim.fit.offload import OFFLOAD
-from oppo_sim.fit.posterior import DRAWS
-from oppo_sim.fit.priors import TOOL_TOKENS
-from oppo_sim.fit.reading import StepLog
 from oppo_sim.fit.record import fit_record
 from oppo_sim.fit.sources import open_log
+from oppo_sim.fit.terms.gathers import GATHER
+from oppo_sim.fit.terms.offload import OFFLOAD
+from oppo_sim.fit.terms.priors import TOOL_TOKENS
 from oppo_sim.progress import OnProgress, listener, unheard
 from oppo_sim.scenario.load import Overrides
 from oppo_sim.scenario.schema import Scenario

@@ -1,25 +1,22 @@
 """Draws of a fit as terms of costs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from oppo_sim.costs.terms import CostTerms
-from oppo_sim.fit.features import Floats
-from oppo_sim.fit.gathers import GATHER
-from oppo_sim.fit.identify import CUTS
-from oppo_sim.fit.model import terms_of
-from oppo_sim.fit.offload import OFFLOAD
-from oppo_sim.fit.posterior import Posterior
-from oppo_sim.fit.untimed import terms_of_untimed, untimed_stages
-
-if TYPE_CHECKING:
-    from oppo_sim.fit.estimate import LogPart
+from oppo_sim.fit.checks.identify import CUTS
+from oppo_sim.fit.checks.untimed import terms_of_untimed, untimed_stages
+from oppo_sim.fit.inference.posterior import Posterior
+from oppo_sim.fit.log_part import LogPart
+from oppo_sim.fit.terms.features import Floats
+from oppo_sim.fit.terms.gathers import GATHER
+from oppo_sim.fit.terms.offload import OFFLOAD
+from oppo_sim.fit.terms.stages import terms_of
 
 
 def cost_draws(
-    posterior: Posterior, parts: "Sequence[LogPart]", part: "LogPart", wait_s: Floats, seed: int
+    posterior: Posterior, parts: Sequence[LogPart], part: LogPart, wait_s: Floats, seed: int
 ) -> list[CostTerms]:
     """The draws as terms of the costs of ``part``'s scenario: its seconds of offload, its stated costs of a
     cut. First steps add up; the wait for tools is part of the phase; where several runs were fitted, a draw

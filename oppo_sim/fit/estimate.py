@@ -5,19 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S
 from oppo_sim.costs.priors import IDENTIFIED, Prior
 from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.batches import as_sampled
-from oppo_sim.fit.carried import carried
-from oppo_sim.fit.drawn_costs import cost_draws, mean_terms
-from oppo_sim.fit.features import Features, Floats, build_features, check_rollouts
-from oppo_sim.fit.grouped import with_samples
-from oppo_sim.fit.identify import (
+from oppo_sim.fit.checks.identify import (
     OddStep,
     TermEstimate,
     estimates_table,
@@ -26,24 +19,30 @@ from oppo_sim.fit.identify import (
     scoring_of_phases,
     unidentified_cuts,
 )
-from oppo_sim.fit.judging import Judgement, judge, predict
-from oppo_sim.fit.leaving_out import without_metrics
+from oppo_sim.fit.checks.judging import Judgement, judge, predict
+from oppo_sim.fit.checks.periodic import in_words, with_periodic
+from oppo_sim.fit.checks.plausible import overlaps, refuse_twice, refuse_units
+from oppo_sim.fit.checks.surprising import surprises
+from oppo_sim.fit.checks.trends import Trend, trends_of
+from oppo_sim.fit.checks.unrun import as_run
+from oppo_sim.fit.checks.untimed import believed_of_untimed, untimed_stages
+from oppo_sim.fit.checks.untimed import in_words as untimed_in_words
+from oppo_sim.fit.drawn_costs import cost_draws, mean_terms
+from oppo_sim.fit.grouped import with_samples
+from oppo_sim.fit.inference.posterior import DRAWS, Posterior, draw_posterior
+from oppo_sim.fit.inference.sampling import on_one_blas_thread
+from oppo_sim.fit.inference.typical_seconds import at_typical_seconds, with_stage_constants
+from oppo_sim.fit.log.batches import as_sampled
+from oppo_sim.fit.log.carried import carried
+from oppo_sim.fit.log.leaving_out import without_metrics
+from oppo_sim.fit.log.reading import StepLog
 from oppo_sim.fit.log_lengths import LogLengths, lengths_of_logs, other_lengths
-from oppo_sim.fit.model import Measurement, measurements_of, tool_share
-from oppo_sim.fit.offload import at_full_rate
-from oppo_sim.fit.periodic import in_words, with_periodic
-from oppo_sim.fit.plausible import overlaps, refuse_twice, refuse_units
-from oppo_sim.fit.posterior import DRAWS, Posterior, draw_posterior
-from oppo_sim.fit.priors import TOOL_TOKENS, priors_for
-from oppo_sim.fit.reading import StepLog
-from oppo_sim.fit.sampling import on_one_blas_thread
-from oppo_sim.fit.surprising import surprises
+from oppo_sim.fit.log_part import LogPart
+from oppo_sim.fit.terms.features import Features, Floats, build_features, check_rollouts
+from oppo_sim.fit.terms.offload import at_full_rate
+from oppo_sim.fit.terms.priors import TOOL_TOKENS, priors_for
+from oppo_sim.fit.terms.stages import Measurement, measurements_of, tool_share
 from oppo_sim.fit.tool_waits import lengthened_by_tools, waits_itself, where_waits
-from oppo_sim.fit.trends import Trend, trends_of
-from oppo_sim.fit.typical_seconds import at_typical_seconds, with_stage_constants
-from oppo_sim.fit.unrun import as_run
-from oppo_sim.fit.untimed import believed_of_untimed, untimed_stages
-from oppo_sim.fit.untimed import in_words as untimed_in_words
 from oppo_sim.progress import OnProgress, Progress, unheard
 from oppo_sim.scenario.schema import Scenario
 
@@ -53,23 +52,6 @@ if TYPE_CHECKING:
 FEWEST = 3
 """Steps below which nothing is held back."""
 _STAGES = 3
-
-
-@dataclass(frozen=True)
-class LogPart:
-    """A log with what the model needs of it."""
-
-    log: StepLog
-    scenario: Scenario
-    features: Features
-    members: tuple[Measurement, ...]
-
-    @property
-    def events(self) -> npt.NDArray[np.bool_]:
-        """Steps that validate or save, as the log says; not first ones, which take longer anyway."""
-        frame = self.log.frame
-        timed = [column for column in (STEP_TESTING_S, STEP_SAVE_S) if column in frame]
-        return (frame[timed] > 0).any(axis=1).to_numpy(dtype=np.bool_) & ~self.features.cold
 
 
 @dataclass(frozen=True)

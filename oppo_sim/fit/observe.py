@@ -19,12 +19,12 @@ from oppo_sim.costs.priors import IDENTIFIED, Prior
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.baseline import STEPS, Baseline, known_names
+from oppo_sim.fit.checks.identify import CUTS, TermEstimate, estimates_of, estimates_table
 from oppo_sim.fit.drawn_costs import mean_terms
-from oppo_sim.fit.identify import CUTS, TermEstimate, estimates_of, estimates_table
-from oppo_sim.fit.priors import priors_for
+from oppo_sim.fit.inference.sampling import on_one_blas_thread
+from oppo_sim.fit.inference.tempering import resampled, tempered, weights_of, worth
 from oppo_sim.fit.record import FORMAT
-from oppo_sim.fit.sampling import on_one_blas_thread
-from oppo_sim.fit.tempering import resampled, tempered, weights_of, worth
+from oppo_sim.fit.terms.priors import priors_for
 from oppo_sim.progress import OnProgress, Progress, unheard
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario

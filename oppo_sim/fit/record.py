@@ -5,8 +5,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from oppo_sim.fit.estimate import FitResult, HeldOut, LogPart
-from oppo_sim.fit.judging import Judgement, predict
+from oppo_sim.fit.checks.judging import Judgement, predict
+from oppo_sim.fit.estimate import FitResult, HeldOut
+from oppo_sim.fit.log_part import LogPart
 
 FORMAT: Final = "oppo-fit/1"
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from oppo_sim.fit.features import Features, Floats
-from oppo_sim.fit.model import stage_seconds
-from oppo_sim.fit.posterior import Posterior
+from oppo_sim.fit.inference.posterior import Posterior
+from oppo_sim.fit.terms.features import Features, Floats
+from oppo_sim.fit.terms.stages import stage_seconds
 from oppo_sim.scenario.build import build_trace
 from oppo_sim.scenario.schema import Scenario
 

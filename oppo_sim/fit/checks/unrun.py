@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 
 from oppo_sim.columns import TIMING_STEP
-from oppo_sim.fit.features import Features
-from oppo_sim.fit.model import seconds_beyond
-from oppo_sim.fit.reading import StepLog
+from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.terms.features import Features
+from oppo_sim.fit.terms.stages import seconds_beyond
 from oppo_sim.scenario.schema import Scenario
 
 _ROOM: Final = 0.2

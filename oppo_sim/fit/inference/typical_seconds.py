@@ -12,9 +12,9 @@ import numpy as np
 
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.priors import Prior
-from oppo_sim.fit.decoding import AS_IT_IS
-from oppo_sim.fit.features import Features, Floats
-from oppo_sim.fit.model import OTHER, Measurement
+from oppo_sim.fit.terms.decoding import AS_IT_IS
+from oppo_sim.fit.terms.features import Features, Floats
+from oppo_sim.fit.terms.stages import OTHER, Measurement
 
 _STEPS: Final = 10
 """First ones, whose median is the size."""

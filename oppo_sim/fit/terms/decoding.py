@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from oppo_sim.costs.interface import EngineCost
 from oppo_sim.costs.profile import ProfileRangeWarning
-from oppo_sim.fit.running import Stretches
+from oppo_sim.fit.terms.running import Stretches
 
 Floats = npt.NDArray[np.float64]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from oppo_sim.columns import TIMING_STEP
-from oppo_sim.fit.segments import Gathered
+from oppo_sim.fit.log.segments import Gathered
 from oppo_sim.traces.importers.figures import PREFIXES, first_figure
 
 _LEFT_OUT: Final = "of a run that generates while it trains"

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP, TRAINING_STAGES, timing
-from oppo_sim.fit.decoding import HOST_GRID
-from oppo_sim.fit.features import Features
-from oppo_sim.fit.gathers import GATHER
-from oppo_sim.fit.generation import TOOL_SHARE
-from oppo_sim.fit.offload import OFFLOAD
-from oppo_sim.fit.priors import TOOL_TOKENS, TOOL_WAIT
-from oppo_sim.fit.reading import StepLog
+from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.terms.decoding import HOST_GRID
+from oppo_sim.fit.terms.features import Features
+from oppo_sim.fit.terms.gathers import GATHER
+from oppo_sim.fit.terms.generation import TOOL_SHARE
+from oppo_sim.fit.terms.offload import OFFLOAD
+from oppo_sim.fit.terms.priors import TOOL_TOKENS, TOOL_WAIT
 
 Floats = npt.NDArray[np.float64]
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from oppo_sim.fit.decoding import AS_IT_IS, Decoding, seconds_by_host
-from oppo_sim.fit.phases import one_after_other, slowest_phase
+from oppo_sim.fit.terms.decoding import AS_IT_IS, Decoding, seconds_by_host
+from oppo_sim.fit.terms.phases import one_after_other, slowest_phase
 
 if TYPE_CHECKING:
     from oppo_sim.scenario.build import Parts

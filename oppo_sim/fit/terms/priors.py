@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from oppo_sim.costs.priors import Prior, log_priors
-from oppo_sim.fit import gathers, offload
+from oppo_sim.fit.terms import gathers, offload
 from oppo_sim.scenario.build import cost_context
 from oppo_sim.scenario.schema import Scenario
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from oppo_sim.fit.features import Features
+from oppo_sim.fit.terms.features import Features
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -23,7 +23,7 @@ from oppo_sim.columns import (
     timing,
 )
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.segments import COUNTED, Gathered
+from oppo_sim.fit.log.segments import COUNTED, Gathered
 
 if TYPE_CHECKING:
     import pandas as pd

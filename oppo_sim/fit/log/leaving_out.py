@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from oppo_sim.columns import TIMING_STEP, timing
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.names import FRAMEWORKS
-from oppo_sim.fit.reading import StepLog
+from oppo_sim.fit.log.names import FRAMEWORKS
+from oppo_sim.fit.log.reading import StepLog
 from oppo_sim.traces.importers.figures import PREFIXES
 
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from scipy.special import gammaln
 
 from oppo_sim.costs.priors import Prior
-from oppo_sim.fit.features import Features
-from oppo_sim.fit.model import NEGLIGIBLE, Measurement, stage_seconds, terms_of
-from oppo_sim.fit.sampling import sampled
+from oppo_sim.fit.inference.sampling import sampled
+from oppo_sim.fit.terms.features import Features
+from oppo_sim.fit.terms.stages import NEGLIGIBLE, Measurement, stage_seconds, terms_of
 
 Floats = npt.NDArray[np.float64]
 

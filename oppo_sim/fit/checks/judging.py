@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.columns import TIMING_STEP
-from oppo_sim.fit.drifting import Ahead, Residuals, Walk, ahead_of, drawn_drift, walks_of_run
-from oppo_sim.fit.features import Features
-from oppo_sim.fit.model import Measurement
-from oppo_sim.fit.posterior import Posterior, between_of, member_seconds
+from oppo_sim.fit.inference.drifting import Ahead, Residuals, Walk, ahead_of, drawn_drift, walks_of_run
+from oppo_sim.fit.inference.posterior import Posterior, between_of, member_seconds
+from oppo_sim.fit.terms.features import Features
+from oppo_sim.fit.terms.stages import Measurement
 
 Floats = npt.NDArray[np.float64]
 

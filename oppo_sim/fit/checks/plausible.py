@@ -8,9 +8,9 @@ import numpy as np
 
 from oppo_sim.columns import STEP, TIMING_STEP, timing
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.features import Features
-from oppo_sim.fit.model import OTHER, Measurement, seconds_beyond
-from oppo_sim.fit.reading import StepLog
+from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.terms.features import Features
+from oppo_sim.fit.terms.stages import OTHER, Measurement, seconds_beyond
 
 _LONGEST: Final = 300.0
 _SHORTEST: Final = 1 / 30

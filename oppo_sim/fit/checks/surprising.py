@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from oppo_sim.fit.identify import TermEstimate
-from oppo_sim.fit.model import GENERATION, Measurement
+from oppo_sim.fit.checks.identify import TermEstimate
+from oppo_sim.fit.terms.stages import GENERATION, Measurement
 
 _MATTERS: Final = 0.02
 """Share of the step from which on a stage is looked at: short ones hold what no cost model has."""

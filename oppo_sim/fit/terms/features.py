@@ -32,13 +32,13 @@ from oppo_sim.columns import (
 from oppo_sim.costs.interface import BatchShape, TrainingCost
 from oppo_sim.costs.models import find_model
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.batches import batches_note, batches_of, in_batches
-from oppo_sim.fit.cleaning import NO_SECONDS
-from oppo_sim.fit.gathers import Gathers, gathers_of
-from oppo_sim.fit.generation import Generated, generation_of
-from oppo_sim.fit.lengths import LengthFigures, rebuilt_lengths
-from oppo_sim.fit.phases import Scoring, round_size_of, scoring_of
-from oppo_sim.fit.reading import StepLog
+from oppo_sim.fit.log.batches import batches_note, batches_of, in_batches
+from oppo_sim.fit.log.cleaning import NO_SECONDS
+from oppo_sim.fit.log.lengths import LengthFigures, rebuilt_lengths
+from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.terms.gathers import Gathers, gathers_of
+from oppo_sim.fit.terms.generation import Generated, generation_of
+from oppo_sim.fit.terms.phases import Scoring, round_size_of, scoring_of
 from oppo_sim.scenario.build import Parts, build_parts
 from oppo_sim.scenario.schema import Scenario
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.columns import TIMING_STEP
-from oppo_sim.fit.judging import Prediction
-from oppo_sim.fit.model import Measurement
+from oppo_sim.fit.checks.judging import Prediction
+from oppo_sim.fit.terms.stages import Measurement
 
 Floats = npt.NDArray[np.float64]
 

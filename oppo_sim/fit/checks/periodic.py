@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.columns import timing
-from oppo_sim.fit.model import OTHER, Measurement
+from oppo_sim.fit.terms.stages import OTHER, Measurement
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
-from oppo_sim.fit.sampling import LogDensity, moved
+from oppo_sim.fit.inference.sampling import LogDensity, moved
 
 Floats = npt.NDArray[np.float64]
 

@@ -28,9 +28,9 @@ from oppo_sim.columns import (
 )
 from oppo_sim.errors import OppoError
 from oppo_sim.files import sha256_of
-from oppo_sim.fit.names import FRAMEWORKS, LogNames
-from oppo_sim.fit.overlapped import leave_out_waits, overlap_metric
-from oppo_sim.fit.segments import Gathered, gather
+from oppo_sim.fit.log.names import FRAMEWORKS, LogNames
+from oppo_sim.fit.log.overlapped import leave_out_waits, overlap_metric
+from oppo_sim.fit.log.segments import Gathered, gather
 from oppo_sim.traces.importers.detecting import OTHER_KIND, files_of, matching, shown_name
 from oppo_sim.traces.importers.figures import PREFIXES, chosen, first_figure
 from oppo_sim.traces.importers.formats import find_importer
@@ -218,7 +218,7 @@ def _check_names(given: Mapping[str, str], records: Sequence[tuple[Path, list[Fi
 
 def step_log(root: Path, names: LogNames, gathered: Gathered, files: Sequence[Path], unit: str) -> StepLog:
     """The table of what was gathered. Raises OppoError if no step has seconds."""
-    from oppo_sim.fit.cleaning import cleaned
+    from oppo_sim.fit.log.cleaning import cleaned
 
     covers = _covers(names, {column for row in gathered.rows.values() for column in row})
     frame, notes = cleaned(gathered, covers, unit, str(root))

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from oppo_sim.fit.reading import StepLog
+from oppo_sim.fit.log.reading import StepLog
 from oppo_sim.scenario.schema import Scenario
 
 _OF_FRAMEWORKS: Final = ("april", "inter", "partial-rollout", "async")

@@ -8,12 +8,12 @@ import numpy as np
 
 from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP
 from oppo_sim.costs.priors import IDENTIFIED, UNIDENTIFIED, Prior
-from oppo_sim.fit.features import Features, Floats
-from oppo_sim.fit.judging import predict
-from oppo_sim.fit.model import Measurement
-from oppo_sim.fit.posterior import Posterior
-from oppo_sim.fit.priors import TOOL_TOKENS, TOOL_WAIT
-from oppo_sim.fit.reading import StepLog
+from oppo_sim.fit.checks.judging import predict
+from oppo_sim.fit.inference.posterior import Posterior
+from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.terms.features import Features, Floats
+from oppo_sim.fit.terms.priors import TOOL_TOKENS, TOOL_WAIT
+from oppo_sim.fit.terms.stages import Measurement
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,7 +22,7 @@ EXAMPLES = settings(
 )
 FACTORED = ("decode", "prefill", "score", "training", *STAGES, "update_weights")
 ADDED = ("iteration", "rollout_iteration", "score_batch", *STAGES, "update_weights")
-PHASES = ("gen_phase", "first_step", "other", "round_fixed", "piece_fixed", "piece_send")
+PHASES = ("gen_phase", "reward_phase", "first_step", "other", "round_fixed", "piece_fixed", "piece_send")
 EXACT = {"rel": 1e-9, "abs": 1e-9}
 
 

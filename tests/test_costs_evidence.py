@@ -169,7 +169,8 @@ def test_what_a_scenario_does_not_state_is_the_median_of_its_draws() -> None:
     for prior in plain.costs.priors(cost_context(plain)):
         below = fmean(getattr(draw, prior.term) < getattr(median, prior.term) for draw in many)
         assert below == pytest.approx(0.5, abs=0.05)
-    assert build_setup(plain).costs.phases == (median.gen_phase_s, median.first_step_s, median.other_s)
+    phases = (median.gen_phase_s, median.first_step_s, median.other_s, median.reward_phase_s)
+    assert build_setup(plain).costs.phases == phases
     assert min(median.gen_phase_s, median.first_step_s, median.other_s) > 0
     stated = point("costs.terms={gen_phase_s: 0, other_s: 3}")
     assert (stated.gen_phase_s, stated.other_s) == (0.0, 3.0)

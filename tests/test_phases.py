@@ -91,3 +91,31 @@ def test_the_engine_of_an_asynchronous_run_never_sleeps_and_the_trainer_is_late(
         assert gen + reward + other == pytest.approx(30.0)
         assert other > 20.0
         assert step == pytest.approx(30.0 + 1.0 + 0.5)
+
+
+def test_a_reward_model_that_sleeps_is_woken_once_a_phase_by_its_first_batch() -> None:
+    # Two finish after 2 and 3 s and are scored for 0.25 s together, 5 s of waking before it.
+    woken = Phases(reward_phase_s=5.0)
+    result = simulate("sequential", [2, 3], woken, steps=2, batch=2)
+    assert columns(result, "gen", "reward", "step") == [(3.0, 5.25, 3.0 + 5.25 + 1.5)] * 2
+    assert result.column(c.UTILIZATION_INFERENCE)[0] == pytest.approx(0.5)  # its device is taken meanwhile
+    # Scored when finished, at 2 s: awake at 7 s, the first is scored at 7.25, the second at 7.5 s.
+    result = simulate("rollout-overlap", [2, 3], woken, steps=2, batch=2)
+    assert columns(result, "gen", "reward") == [(3.0, 4.5)] * 2
+    # An engine that never sleeps has a reward model that does not, either.
+    result = simulate("async", [2, 3], woken, steps=2, batch=2, machine=APART)
+    assert result.column(c.timing("reward")) == pytest.approx(
+        simulate("async", [2, 3], steps=2, batch=2, machine=APART).column(c.timing("reward"))
+    )
+
+
+def test_every_scoring_worker_wakes_its_own_reward_model() -> None:
+    result = simulate(
+        "sequential",
+        [1, 1],
+        Phases(reward_phase_s=5.0),
+        steps=1,
+        batch=2,
+        machine=MachineSetup(num_workers=2),
+    )
+    assert columns(result, "gen", "reward") == [(1.0, 5.25)]

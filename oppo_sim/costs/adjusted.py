@@ -54,7 +54,7 @@ def adjusted(costs: Costs, terms: CostTerms, run: StagesRun, nominal: BatchShape
         actor=engine,
         scorer=scorer,
         training=training,
-        phases=Phases(terms.gen_phase_s, terms.first_step_s, terms.other_s),
+        phases=Phases(**{name: getattr(terms, name) for name in Phases._fields}),
         cuts=Cuts(*(before + getattr(terms, name) for name, before in costs.cuts._asdict().items())),
         provenance={**costs.provenance, "terms": changed},
     )

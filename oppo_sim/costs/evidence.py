@@ -31,6 +31,7 @@ _TOUCHED: Final[Mapping[str, tuple[str, ...]]] = {
     "score": ("reward",),
     "score_batch_s": ("reward",),
     "piece_fixed_s": ("reward",),
+    "reward_phase_s": ("reward",),
     "training": TRAINING_STAGES,
     **{stage: (stage,) for stage in TRAINING_STAGES},
     **{f"{stage}_s": (stage,) for stage in TRAINING_STAGES},

@@ -180,6 +180,8 @@ class Phases(NamedTuple):
     """Before the first iteration of a run."""
     other_s: float = 0.0
     """At the end of a step, on the trainer: data, logging, checkpoints."""
+    reward_phase_s: float = 0.0
+    """Before the first batch of a scoring worker since a generation phase began whose engine slept."""
 
 
 NO_PHASES = Phases()

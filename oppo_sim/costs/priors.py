@@ -165,6 +165,7 @@ TABLE: Final = (
         " 'oppo calibrate' times it: 1.1 ms on torch, up to 0.1 ms on vLLM",
     ),
     Row("gen_phase_s", "log", 2.0, 1.0, f"{_VERL}: seconds"),
+    Row("reward_phase_s", "log", 0.05, 2.0, "assumed: little, or seconds of a reward model that is woken"),
     *(
         Row(f"{stage}_s", "log", 1.0, 1.2, f"{_VERL}: 1 to 2 s of loading what was offloaded")
         for stage in ("old_log_prob", "ref", "values", "update_critic", "update_actor")

@@ -51,6 +51,9 @@ class CostTerms(Strict):
     gen_phase_s: NonNegative = 0.0
     """Seconds a generation phase, before its first iteration: waking the engine, resharding, loading weights.
     Inside ``timing_s/gen``."""
+    reward_phase_s: NonNegative = 0.0
+    """Seconds a generation phase, at each scoring worker, before the first batch that it begins since: waking
+    the reward model."""
     first_step_s: NonNegative = 0.0
     """Seconds that the generation of the first step takes longer."""
     old_log_prob_s: NonNegative = 0.0

@@ -141,7 +141,7 @@ SETTINGS = _fields(
     " num_devices train_first train_devices train_shared sync_first sync_devices sync_shared"
     " relative_demand hosts keeps_rollouts trace_first trace_last leaves keeps_kv travels time_slices"
     " tools clear_kv_on_call shares_prefixes groups_together filters",
-    "prefill_factor score_factor score_added_s gen_phase_s first_step_s other_s"
+    "prefill_factor score_factor score_added_s gen_phase_s first_step_s other_s reward_phase_s"
     " round_fixed_s piece_fixed_s piece_send_s send_s_per_token"
     " update_weights actor_flops actor_bytes scorer_flops scorer_bytes training_flops gpus data_parallel"
     " interference turn_s train_memory train_arithmetic sync_memory sync_arithmetic",
@@ -217,13 +217,14 @@ REPLICA = _record(
 kept for those that do not run; ``shared_…``: tokens and blocks less in memory, and blocks less among
 those that run, as in ``SharedPrefixes``."""
 WORKER = _record(
-    "device load held head served tail oldest newest first_in_use spare entries room open idle left",
+    "device load held head served tail oldest newest first_in_use spare entries room open idle left asleep",
     "flops traffic kernel_s",
 )
 """``head`` to ``served`` of its queue are in service, ``served`` to ``tail`` wait. ``oldest`` to ``newest``:
 entries of its prefix cache, from ``first_in_use`` on those of this iteration (0: none); ``entries``: the last
 that there ever was, ``spare`` the first of those that are no more; blocks: ``room`` are free, ``open`` not
-full, ``idle`` may go; ``left``: tokens that the iteration has room for."""
+full, ``idle`` may go; ``left``: tokens that the iteration has room for; ``asleep``: to be woken before its
+next batch."""
 CACHED = _record("", "", "slot blocks older newer in_use")
 """An entry of a prefix cache: blocks of the rollout in ``slot`` (−1: nobody's any more), and those that were
 used before and after it (0: none). Of an entry that is no more, ``newer`` is another such."""

@@ -56,7 +56,7 @@ from oppo_sim.fast.records import (
 )
 from oppo_sim.fast.replica import replica_ended
 from oppo_sim.fast.rows import close_row
-from oppo_sim.fast.scorer import piece_arrives
+from oppo_sim.fast.scorer import piece_arrives, sleep_scorers
 from oppo_sim.fast.selection import close_version, order_arrivals, phase_over, select
 from oppo_sim.fast.training import (
     await_scores,
@@ -78,6 +78,7 @@ def begin_phase(s: State) -> None:
         begin_end(s, s.now)
     else:
         first = s.step == 0 and (s.schedule == SYNCHRONOUS or not s.first_done)
+        sleep_scorers(s)
         wake(s, s.gen_phase_s + (s.first_step_s if first else 0.0))
 
 

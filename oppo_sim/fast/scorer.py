@@ -148,6 +148,13 @@ def lost_prefixes(s: State, w: int, first: int, last: int) -> tuple[int, float]:
 
 
 @compiled
+def sleep_scorers(s: State) -> None:
+    """``Scorer.sleep``."""
+    for w in range(s.workers):
+        workers_in(s)[w].asleep = 1
+
+
+@compiled
 def take(s: State, w: int) -> None:
     """``Scorer._start``: a free worker takes what is queued."""
     worker = workers_in(s)[w]
@@ -179,6 +186,9 @@ def take(s: State, w: int) -> None:
     if tokens > 0:
         alone, flops, traffic, memory, arithmetic = score_forward(s, float(tokens), pairs)
     seconds = piece_seconds(pieces, alone, s.piece_fixed_s)
+    if worker.asleep:
+        worker.asleep = 0
+        seconds += s.reward_phase_s
     if seconds > alone:
         share = alone / seconds
         memory *= share

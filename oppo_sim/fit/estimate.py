@@ -16,12 +16,12 @@ from oppo_sim.fit.checks.identify import (
     estimates_table,
     odd_steps,
     posterior_estimates,
-    scoring_of_phases,
     unidentified_cuts,
 )
 from oppo_sim.fit.checks.judging import Judgement, judge, predict
 from oppo_sim.fit.checks.periodic import in_words, with_periodic
 from oppo_sim.fit.checks.plausible import overlaps, refuse_twice, refuse_units
+from oppo_sim.fit.checks.scoring import constants_not_told_apart
 from oppo_sim.fit.checks.surprising import surprises
 from oppo_sim.fit.checks.trends import Trend, trends_of
 from oppo_sim.fit.checks.unrun import as_run
@@ -191,7 +191,7 @@ def fit_logs(
     estimates = posterior_estimates(posterior, believed)
     notes += surprises(estimates, [member for part in parts for member in part.members])
     notes += unidentified_cuts(posterior.terms)
-    notes += scoring_of_phases(estimates)
+    notes += constants_not_told_apart(estimates, _fitted_steps(parts))
     ahead = [_judged(part, parts, posterior, seed) for part in others]
     scenarios = [one.with_tools(posterior) for one in scenarios]
     notes += [note for one in scenarios for note in one.notes()]

@@ -99,6 +99,7 @@ class Machine:
             setup.scorer_block_tokens,
             _prefix_cache(setup),
             cuts.piece_fixed_s,
+            costs.phases.reward_phase_s,
             links if cuts.piece_send_s > 0.0 or send_s_per_token > 0.0 else None,
             scheduler.scored,
         )

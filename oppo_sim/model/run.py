@@ -193,6 +193,8 @@ class SimulatedPlant:
 
     def generate(self, chunk_size: int, round_size: int | None, asleep: bool, first: bool) -> None:
         phases = self._inputs.costs.phases
+        if asleep:
+            self.machine.scorer.sleep()
         seconds = (phases.gen_phase_s if asleep else 0.0) + (phases.first_step_s if first else 0.0)
         self.machine.generate(chunk_size, round_size, seconds)
 

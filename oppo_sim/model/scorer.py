@@ -29,6 +29,7 @@ class Scorer(ScoringRouter[Rollout]):
         block_tokens: int,
         cache: Callable[[], PrefixCache] | None,
         piece_fixed_s: float,
+        wake_s: float,
         links_to: Callable[[Callable[[Piece[Rollout]], None]], Links] | None,
         on_scored: Callable[[Rollout, float], None],
     ) -> None:
@@ -47,6 +48,8 @@ class Scorer(ScoringRouter[Rollout]):
         self._block = block_tokens
         self._caches = None if cache is None else [cache() for _ in runners]
         self._piece_fixed_s = piece_fixed_s
+        self._wake_s = wake_s
+        self._asleep = [False] * len(self.workers)
         self._links = None if links_to is None else links_to(self.arrive)
         self._on_scored = on_scored
         self.runners = [
@@ -75,6 +78,10 @@ class Scorer(ScoringRouter[Rollout]):
         if self._links is not None:
             self._links.rebase(passed)
 
+    def sleep(self) -> None:
+        """Every worker is to be woken before its next batch."""
+        self._asleep = [True] * len(self.workers)
+
     def work(self, at: float) -> None:
         """End of an instant: queue what arrived; free workers take what is queued."""
         if self._links is not None:
@@ -102,6 +109,9 @@ class Scorer(ScoringRouter[Rollout]):
             alone = cost.prefill_time(tokens, pairs)
             demand = cost.prefill_demand(tokens, pairs)
         seconds = piece_seconds(pieces, alone, self._piece_fixed_s)
+        if self._asleep[worker.index]:
+            self._asleep[worker.index] = False
+            seconds += self._wake_s
         if seconds > alone:  # meanwhile the device does nothing
             share = alone / seconds
             demand = Demand(demand.memory * share, demand.arithmetic * share)

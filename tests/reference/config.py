@@ -120,7 +120,8 @@ class ReferenceConfig:
     update_weights) and of single stages; 1 where not given"""
     added: Mapping[str, float] = field(default_factory=dict)
     """Seconds of the host added to: iteration (each), rollout_iteration (each running row of it),
-    score_batch, a stage, update_weights, gen_phase, first_step, other, round_fixed (at each barrier), piece_fixed (each piece of a scoring batch),
+    score_batch, a stage, update_weights, gen_phase, reward_phase (each worker's first batch of a phase), first_step,
+    other, round_fixed (at each barrier), piece_fixed (each piece of a scoring batch),
     piece_send (each on its way); 0 where not given. A device has nothing to do in them."""
     nominal: tuple[float, float] = (1.0, 1.0)
     """Tokens and pairs of the batch whose device share is that of training and of the sync."""

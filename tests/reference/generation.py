@@ -38,6 +38,8 @@ class Generation:
         if self.may_end():
             self.end = self.start
             return
+        for worker in machine.scorer.workers:
+            worker.asleep = True
         added = machine.config.added
         self._sleep(added.get("gen_phase", 0.0) + (added.get("first_step", 0.0) if first else 0.0))
 
@@ -76,6 +78,8 @@ class Generation:
             for replica in self.machine.replicas:
                 replica.begin_phase()
             self._forget_kv()
+            for worker in self.machine.scorer.workers:
+                worker.asleep = True
             self._sleep(self.machine.config.added.get("gen_phase", 0.0))
         if self.groups is not None:
             self.groups.extend(new)

@@ -113,6 +113,8 @@ class Worker:
 
     index: int
     engine: Engine
+    asleep: bool = False
+    """Since a phase began; it wakes for its next batch"""
     queue: list[Piece] = field(default_factory=list)
     in_service: list[Piece] = field(default_factory=list)
     held: dict[int, int] = field(default_factory=dict)
@@ -234,6 +236,9 @@ class Scorer:
             seconds *= self.config.factors.get("score", 1.0)
             host = self.config.added.get("score_batch", 0.0)
         host += pieces * self.config.added.get("piece_fixed", 0.0)
+        if worker.asleep:
+            worker.asleep = False
+            host += self.config.added.get("reward_phase", 0.0)
         self.counters.batches += 1
         self.counters.pieces += len(worker.in_service)
         devices = self.config.devices_of_worker(worker.index)

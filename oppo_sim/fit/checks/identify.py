@@ -30,7 +30,6 @@ _WHOLE: Final = 2.0
 
 CUTS: Final = ("round_fixed_s", "piece_fixed_s", "piece_send_s")
 """Terms of what a cut costs."""
-_SCORED: Final = {"piece_fixed_s": "rollout", "score_batch_s": "scoring batch"}
 _ADVICE: Final = {
     "decode": "a run whose longest responses differ from step to step, or with another batch size",
     "host": "a run with another batch size on the same engine",
@@ -42,6 +41,7 @@ _ADVICE: Final = {
     "gen_phase_s": "a step with very short responses, or the seconds of waking and resharding by themselves",
     "score": "timing_s/reward of batches of different size",
     "score_batch_s": "timing_s/reward of batches of different size",
+    "reward_phase_s": "timing_s/reward with another rollout_batch_size, or seconds of waking by themselves",
     "piece_fixed_s": "timing_s/reward with another rollout_batch_size, or oppo calibrate",
     "round_fixed_s": "a run with another chunk_size, or oppo calibrate",
     "update_weights": "timing_s/update_weights apart from timing_s/gen, for two model sizes",
@@ -121,21 +121,6 @@ def unidentified_cuts(terms: Iterable[str]) -> list[str]:
         " Policies"
         " that stream are simulated with what the scenario says of it (0 where it says nothing); measure it"
         " with oppo calibrate, or fit the folder of a sequential run in rounds (stop_check: chunk)"
-    ]
-
-
-def scoring_of_phases(estimates: Iterable[TermEstimate]) -> list[str]:
-    """A sentence where seconds of a scoring stage, of which there is no term, were taken for those of its
-    rollouts or batches: more than one of these takes."""
-    found = {each.term: each for each in estimates if each.term in _SCORED}
-    large = {term: each for term, each in found.items() if each.posterior[1] > each.prior[2]}
-    return [
-        f"{term}: scoring takes {each.posterior[1]:.3g} s a {_SCORED[term]} beside its tokens, where"
-        f" {each.prior[2]:.1g} s at most are usual. They may be seconds of the whole stage (a reward model"
-        " that is woken), which no policy hides and chunks do not repeat, and of which there is no term."
-        " Policies that stream or score finished rollouts gain or lose too much then: compare with --set"
-        f" costs.terms.{term}=0 --draws 0, too"
-        for term, each in large.items()
     ]
 
 

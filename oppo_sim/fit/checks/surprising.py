@@ -17,7 +17,7 @@ _SETTINGS: Final = {
     "training": "model, device, num_gpus, micro batches, offload, gradient_checkpointing, sequence_parallel",
 }
 """What the seconds of a stage follow from."""
-_SCORING: Final = ("score", "score_batch_s", "piece_fixed_s")
+_SCORING: Final = ("score", "score_batch_s", "piece_fixed_s", "reward_phase_s")
 
 
 def surprises(estimates: Sequence[TermEstimate], members: Sequence[Measurement]) -> list[str]:

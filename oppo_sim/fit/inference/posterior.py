@@ -15,6 +15,8 @@ from scipy.special import gammaln
 
 from oppo_sim.costs.priors import Prior
 from oppo_sim.fit.inference.sampling import sampled
+from oppo_sim.fit.inference.splitting import divided_anew
+from oppo_sim.fit.inference.typical_seconds import constant_counts
 from oppo_sim.fit.terms.features import Features
 from oppo_sim.fit.terms.stages import NEGLIGIBLE, Measurement, stage_seconds, terms_of
 
@@ -173,15 +175,28 @@ def _draw_group(
     space = _Space(group, features, priors)
     rows = [_usable(member, features[member.log], space) for member in group.members]
 
-    def log_density(z: Floats) -> Floats:
+    def log_likelihood(z: Floats) -> Floats:
         values = space.values(z)
-        total: Floats = -0.5 * (z * z).sum(axis=1)
+        total = np.zeros(len(z))
         for member, used in zip(group.members, rows, strict=True):
             total = total + _log_likelihood(member, used, values)
         return np.where(np.isfinite(total), total, -np.inf)
 
+    def log_density(z: Floats) -> Floats:
+        found: Floats = log_likelihood(z) - 0.5 * (z * z).sum(axis=1)
+        return found
+
     sweeps = _SWEEPS[0] + _SWEEPS[1] * len(space.names)
-    values = space.values(sampled(log_density, len(space.names), draws, sweeps, generator))
+    drawn = sampled(log_density, len(space.names), draws, sweeps, generator)
+    scored = [
+        used.features for member, used in zip(group.members, rows, strict=True) if "reward" in member.stages
+    ]
+    if scored:
+        counts = _typical_counts(scored, group.terms)
+        places = [space.names.index(name) for name in counts]
+        given = [priors[name] for name in counts]
+        drawn = divided_anew(drawn, places, given, list(counts.values()), log_likelihood, generator)
+    values = space.values(drawn)
     result.terms.update({name: values[name] for name in group.terms})
     for kind in dict.fromkeys(member.noise for member in group.members):
         result.noise[kind] = values[f"noise/{kind}"]
@@ -198,6 +213,15 @@ def _draw_group(
         if offset is not None:
             between = values.get(f"between/{member.column}")
             result.offsets[member.column, member.log] = _offset(member, offset, between)
+
+
+def _typical_counts(scored: Sequence[Features], terms: Sequence[str]) -> dict[str, float]:
+    """Times a step that each constant of scoring is taken."""
+    found: dict[str, list[Floats]] = {}
+    for features in scored:
+        for name, count in constant_counts(features, "reward").items():
+            found.setdefault(name, []).append(count)
+    return {name: float(np.median(np.concatenate(each))) for name, each in found.items() if name in terms}
 
 
 @dataclass(frozen=True)

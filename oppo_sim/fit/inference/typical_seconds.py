@@ -82,7 +82,9 @@ def _by_stage(logs: Sequence[tuple[Features, Sequence[Measurement]]]) -> dict[st
                 continue
             for stage in member.stages:
                 base = 0.0 if member.trained_unknown else _median(_base(features, stage), rows)
-                counts = {name: _median(count, rows) for name, count in _counts(features, stage).items()}
+                counts = {
+                    name: _median(count, rows) for name, count in constant_counts(features, stage).items()
+                }
                 taken = {name: count for name, count in counts.items() if count > 0}
                 found.setdefault(stage, []).append(_Seen(seconds, base, taken, len(member.stages) == 1))
     return found
@@ -102,7 +104,8 @@ def _base(features: Features, stage: str) -> Floats:
     return features.stages.get(stage, np.zeros(len(features)))
 
 
-def _counts(features: Features, stage: str) -> dict[str, Floats]:
+def constant_counts(features: Features, stage: str) -> dict[str, Floats]:
+    """How often each step takes each constant of a stage, by the term's name."""
     if stage == "gen":
         return {
             "gen_phase_s": features.batches,
@@ -114,5 +117,6 @@ def _counts(features: Features, stage: str) -> dict[str, Floats]:
         return {
             "score_batch_s": features.score_batches.max(axis=0),
             "piece_fixed_s": features.pieces.max(axis=0),
+            "reward_phase_s": features.batches,
         }
     return {f"{stage}_s": np.ones(len(features))}

@@ -144,8 +144,8 @@ def terms_of(stages: Sequence[str], features: Sequence[Features]) -> list[str]:
             found += [TOOL_TOKENS] if any(each.tools for each in features) else []
             found += [TOOL_WAIT] if any(each.wait.max() > 0 for each in features) else []
         elif stage == "reward":
-            scored = ["score", "score_batch_s", "piece_fixed_s"]
-            found += scored if _any(features, "scores") else ["score_batch_s"]
+            found += ["score", "piece_fixed_s"] if _any(features, "scores") else []
+            found += ["score_batch_s", "reward_phase_s"]
         elif stage == OTHER:
             found.append("other_s")
         else:
@@ -186,8 +186,8 @@ def stage_seconds(stage: str, features: Features, terms: Mapping[str, Floats]) -
             + term("score_batch_s", 0.0)[:, None] * features.score_batches
             + term("piece_fixed_s", 0.0)[:, None] * features.pieces
         )
-        slowest: Floats = workers.max(axis=1)
-        return slowest
+        scored: Floats = workers.max(axis=1) + term("reward_phase_s", 0.0) * features.batches
+        return scored
     if stage == OTHER:
         return term("other_s", 0.0) * np.ones(len(features))
     assert stage in TRAINING_STAGES

@@ -24,6 +24,7 @@ _GIB: Final = 2**30
 _ROOM: Final = 0.7
 """Share of free memory above which weights and KV leave little for activations."""
 _LEAST_SHM: Final = 2**30
+_MORE_SHM: Final = "in a container, start it with --ipc=host or a larger --shm-size"
 _LEAST_VLLM: Final = (0, 19)
 """Whose arguments were looked at (tests/real/test_vllm_arguments.py)."""
 _REPEATS: Final = 5
@@ -117,7 +118,7 @@ def _shm(node: Node) -> Check:
         "/dev/shm",
         "warning" if small else "ok",
         f"{_gib(node.shm_free_bytes)} free",
-        "in a container, start it with --ipc=host or a larger --shm-size" if small else "",
+        _MORE_SHM if small else "",
     )
 
 
@@ -273,7 +274,7 @@ def _memory_checks(
             "weights in /dev/shm",
             "problem" if small else "ok",
             f"{_gib(shared)} of {_gib(node.shm_free_bytes)} free",
-            "in a container, start it with --ipc=host or a larger --shm-size" if small else "",
+            _MORE_SHM if small else "",
         )
 
 

@@ -17,6 +17,8 @@ STEP: Final = _trace("step", "", "training step, from 0 in what is simulated")
 PROMPT_ID: Final = _trace("prompt_id", "", "which rollouts are samples of one prompt")
 SAMPLE_ID: Final = _trace("sample_id", "", "which sample of its prompt")
 FINISH_REASON: Final = _trace("finish_reason", "", "stop, length (cut) or abort; empty where unknown")
+RECORDED_REASONS: Final = ("stop", "length", "abort")
+"""What a finish reason of a trace may be."""
 REWARD: Final = _trace("reward", "reward", "of the rollout")
 ARRIVAL_S: Final = _trace("arrival_s", "s", "serving traces: since their first request")
 SOURCE: Final = _trace("source", "", "which run, task or model a row is of")

@@ -26,7 +26,6 @@ PROFILE: Final = HERE.parent / "validate_cpu" / "results" / "profile.json"
 LAST: Final = 3
 """Evaluations over which the reward that was reached is averaged."""
 KEPT_DRAWS: Final = 64
-MINIMUM_SEEDS: Final = 5
 
 
 def write(runs: Runs, accept: bool = False) -> None:

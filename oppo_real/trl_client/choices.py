@@ -35,6 +35,12 @@ def generates_continuously(generation: GenerationChoice, choice: PolicyChoice, p
     return generation == "continuous" or (generation == "auto" and not shipped)
 
 
+def is_distributed(trainer: Any) -> bool:
+    """Whether a trainer of TRL runs in several processes, or with DeepSpeed or FSDP."""
+    several = trainer.accelerator.num_processes > 1
+    return bool(several or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled)
+
+
 def sharing_weights(model: torch.nn.Module) -> torch.nn.Module:
     """A copy of the modules and the configuration over the same parameters: its attention may be changed, and
     it is always up to date."""

@@ -25,6 +25,7 @@ from oppo_real.trl_client.choices import (
     check_schedule,
     chosen_policy,
     generates_continuously,
+    is_distributed,
     sharing_weights,
 )
 from oppo_real.trl_client.generate import GenerateGroup
@@ -155,7 +156,7 @@ class OppoGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         return chosen_policy(self._oppo_choice, batch)
 
     def _oppo_check(self) -> None:
-        if self.accelerator.num_processes > 1 or self.is_deepspeed_enabled or self.is_fsdp_enabled:
+        if is_distributed(self):
             raise OppoError("OppoGRPOTrainer runs in one process without DeepSpeed or FSDP: start it so")
         if isinstance(self.train_dataset, torch.utils.data.IterableDataset) or not hasattr(
             self.train_dataset, "__getitem__"

@@ -19,6 +19,7 @@ from oppo_real.trl_client.choices import (
     check_schedule,
     chosen_policy,
     generates_continuously,
+    is_distributed,
     sharing_weights,
 )
 from oppo_real.trl_client.generate import GenerateGroup
@@ -122,7 +123,7 @@ class OppoPPOTrainer(_TrlTrainer):  # type: ignore[misc]
         return chosen_policy(self._oppo_choice, Batch(int(self.args.local_batch_size)))
 
     def _check_continuous(self, policy: Policy) -> None:
-        if self.accelerator.num_processes > 1 or self.is_deepspeed_enabled or self.is_fsdp_enabled:
+        if is_distributed(self):
             raise OppoError(
                 "generation='continuous' runs in one process without DeepSpeed or FSDP: start it so, or take"
                 " policy 'sequential'"

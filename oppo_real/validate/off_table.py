@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 from statistics import fmean
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from oppo_sim.costs.profile import Profile, ProfileRangeWarning, RangeCounter
 from oppo_sim.costs.tabulated import decode_lines_of, forward_seconds
 from oppo_sim.errors import OppoError
 
-Kind = Literal["decode", "score", "train"]
-_KINDS: Final[tuple[Kind, ...]] = ("decode", "score", "train")
+_KINDS: Final[tuple[Activity, ...]] = ("decode", "score", "train")
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class OffTable:
     score: tuple[float, ...] = ()
     train: tuple[float, ...] = ()
 
-    def drawn(self, kind: Kind, generator: np.random.Generator, count: int) -> list[float]:
+    def drawn(self, kind: Activity, generator: np.random.Generator, count: int) -> list[float]:
         """``count`` factors, each of one of the batches; which way they lie is the same for all: where the
         runs' batches lie is not known from those of the calibration, only how far."""
         found = getattr(self, kind)
@@ -75,7 +74,7 @@ def off_table(profile: Profile, visits: Sequence[Visit], met: Sequence[Contentio
 
 
 def _ratios(
-    profile: Profile, kind: Kind, visits: Sequence[Visit], met: Sequence[Contention]
+    profile: Profile, kind: Activity, visits: Sequence[Visit], met: Sequence[Contention]
 ) -> Iterator[tuple[float, float]]:
     """(r, s²) of each batch that the tables can be asked for."""
     for by_batch in (_uncelled(profile, kind, visits), _alone(profile, kind, visits, met)):
@@ -86,7 +85,7 @@ def _ratios(
 
 
 def _uncelled(
-    profile: Profile, kind: Kind, visits: Sequence[Visit]
+    profile: Profile, kind: Activity, visits: Sequence[Visit]
 ) -> Iterator[tuple[float, Sequence[float]]]:
     """Told and measured seconds of the batches in no cell."""
     for point, group in _by_point(visits, kind):
@@ -96,7 +95,7 @@ def _uncelled(
 
 
 def _alone(
-    profile: Profile, kind: Kind, visits: Sequence[Visit], met: Sequence[Contention]
+    profile: Profile, kind: Activity, visits: Sequence[Visit], met: Sequence[Contention]
 ) -> Iterator[tuple[float, Sequence[float]]]:
     """Of the batches of the rounds, which decode with contexts that grow, and score what they never saw; an
     update is compared with the visits to it."""
@@ -127,7 +126,7 @@ def _by_point(visits: Iterable[Visit], kind: Activity) -> list[tuple[Point, list
     return list(found.values())
 
 
-def _told(profile: Profile, kind: Kind, point: Point, kv_tokens: float, pairs: float) -> float:
+def _told(profile: Profile, kind: Activity, point: Point, kv_tokens: float, pairs: float) -> float:
     """Seconds by the tables; 0 where they give no time at all."""
     try:
         if kind == "decode":

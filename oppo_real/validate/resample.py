@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from oppo_real.calibrate.contention import (
+    Activity,
     Contention,
     beside_others,
     contention_factor,
@@ -19,7 +20,7 @@ from oppo_real.calibrate.contention import (
 )
 from oppo_real.calibrate.fit import REGIMES, middle, regimes_of, spread_of_repeats
 from oppo_real.calibrate.measure import Visit
-from oppo_real.validate.off_table import NOTHING_OFF, Kind, OffTable
+from oppo_real.validate.off_table import NOTHING_OFF, OffTable
 from oppo_sim.columns import TRAINING_STAGES
 from oppo_sim.costs.profile import PrefillTable, Profile
 from oppo_sim.draws import stream_key
@@ -189,7 +190,7 @@ def _scaled(
 def _off(profile: Profile, off_table: OffTable, generator: np.random.Generator) -> Profile:
     """Tables as far from the truth as the batches in no cell are from the tables, regime by regime."""
 
-    def factors(kind: Kind, sizes: Sequence[float]) -> list[float]:
+    def factors(kind: Activity, sizes: Sequence[float]) -> list[float]:
         drawn = off_table.drawn(kind, generator, REGIMES)
         return [drawn[regime] for regime in regimes_of(sizes)]
 

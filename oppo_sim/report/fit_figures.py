@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 _MOST_LOGS: Final = 4
-_FEW_STEPS: Final = 1
 
 
 def fit_figures(record: Mapping[str, Any]) -> "dict[str, Figure]":

@@ -26,14 +26,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
-from oppo_sim.columns import STAGES
+from oppo_sim.columns import RECORDED_REASONS, STAGES
 from oppo_sim.errors import OppoError
 from oppo_sim.files import disk_error, write_errors
 from oppo_sim.traces.journal_format import FORMAT, journal_of
 
 TIMED: Final = ("step", "testing", "save_checkpoint")
 """What may be timed beside the stages: the whole step, and what lies inside it."""
-REASONS: Final = ("stop", "length", "abort")
 
 
 class Recorder:
@@ -134,10 +133,10 @@ class Recorder:
         tail_version = None if tail_version is None else _whole("tail_version", tail_version, "updates")
         started_at = None if started_at is None else _instant("started_at", started_at)
         finished_at = None if finished_at is None else _instant("finished_at", finished_at)
-        if finish_reason is not None and finish_reason not in REASONS:
+        if finish_reason is not None and finish_reason not in RECORDED_REASONS:
             raise OppoError(
-                f"finish_reason of a recorded rollout is {finish_reason!r}: give one of {', '.join(REASONS)},"
-                " or leave it out"
+                f"finish_reason of a recorded rollout is {finish_reason!r}: give one of"
+                f" {', '.join(RECORDED_REASONS)}, or leave it out"
             )
         if reward is not None:
             known_reward = _float(reward)

@@ -14,6 +14,7 @@ from oppo_sim.columns import (
     FINISH_REASON,
     PROMPT_ID,
     PROMPT_LENGTH,
+    RECORDED_REASONS,
     RESPONSE_LENGTH,
     REWARD,
     SAMPLE_ID,
@@ -28,7 +29,6 @@ from oppo_sim.traces.turns import checked_turns, hash_turns
 
 FORMAT: Final = "oppo-trace/1"
 FORMAT_KEY: Final = b"oppo_trace_format"
-FINISH_REASONS: Final = ("stop", "length", "abort")
 ALIASES: Final = {"prompt_tokens": PROMPT_LENGTH, "response_tokens": RESPONSE_LENGTH}
 """Names that other tables give to our columns."""
 
@@ -252,7 +252,7 @@ def _shown(value: Any) -> str:
 
 
 def _check_reasons(reasons: Any, place: _Place) -> None:
-    known = reasons.isin(FINISH_REASONS) | reasons.isna()
+    known = reasons.isin(RECORDED_REASONS) | reasons.isna()
     if not known.all():
         bad = ~known.to_numpy(dtype=bool)
         value = str(reasons.iloc[int(bad.argmax())])

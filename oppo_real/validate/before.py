@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oppo_real.calibrate.session import CalibrationSession, read_calibration
-from oppo_real.calibrate.sizes import Sizes
 from oppo_real.calibrate.subject import check_profile_matches, hardware, software_versions
 from oppo_real.config import RealConfig, real_config
 from oppo_real.validate.measure import Machine, machine_of_runs, own_cores_kept
@@ -55,12 +54,12 @@ class Kept:
     """None: the profile was given, or there is none."""
 
 
-def read_kept(request: ValidateRequest, sizes: Sizes) -> Kept:
+def read_kept(request: ValidateRequest) -> Kept:
     """What is there to conclude from. Raises OppoError where nothing is."""
     scenario = request.scenario
     check_kept(scenario, request.work, None, request.profile)
     if request.profile is None and not real_config(scenario).lock_step:
-        profile, session = read_calibration(request.beside(".profile.json"), sizes, scenario.seed)
+        profile, session = read_calibration(request.beside(".profile.json"), request.sizes, scenario.seed)
         origin = session.origin
         return Kept(Machine(origin.hardware, origin.hardware, origin.software), profile, session)
     journal = request.beside(".runs.jsonl")

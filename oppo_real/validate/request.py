@@ -5,6 +5,7 @@ from math import inf
 from pathlib import Path
 
 from oppo_real.calibrate.session import Effort
+from oppo_real.calibrate.sizes import Sizes, sizes_of
 from oppo_sim.run_folder import beside
 from oppo_sim.scenario.policy_label import LabelledPolicy
 from oppo_sim.scenario.schema import Scenario
@@ -33,6 +34,11 @@ class ValidateRequest:
     def policies(self) -> tuple[str, ...]:
         """Labels of the variants."""
         return tuple(one.label for one in self.variants)
+
+    @property
+    def sizes(self) -> Sizes:
+        """What a calibration for these variants has to cover."""
+        return sizes_of(self.scenario, [(one.policy, one.settings) for one in self.variants])
 
     def beside(self, suffix: str) -> Path:
         """A file beside the run folder."""

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from oppo_real.calibrate.session import CalibrationSession
 from oppo_real.placement.cores import available_cores
 from oppo_real.run import start
-from oppo_real.validate import before, measure, sentences, session
+from oppo_real.validate import before, calibrating, intervals, measure, sentences, session
 from oppo_real.validate.measure import RealRuns, core_share
 from oppo_real.validate.predict import EngineLimits, limits_of
 from oppo_sim.cli.main import oppo as group
@@ -236,7 +236,7 @@ def test_an_interrupted_validation_is_concluded_without_its_engines(
     assert "goes on from there" in run(*asked).stderr
     # Elsewhere: another machine, no engines.
     monkeypatch.setattr(before, "hardware", lambda device: pytest.fail("asked for the device"))
-    monkeypatch.setattr(session, "subject_of", lambda scenario: pytest.fail("built engines"))
+    monkeypatch.setattr(calibrating, "subject_of", lambda scenario: pytest.fail("built engines"))
     read: list[Any] = []
     build_replay = build.build_replay
     monkeypatch.setattr(build, "build_replay", lambda *a, **k: [read.append(a), build_replay(*a, **k)][1])
@@ -334,9 +334,9 @@ def test_whose_time_an_interference_has_is_told(given: Path | None, told: str) -
 
 def test_why_there_is_no_interval_is_told_with_what_would_give_one() -> None:
     calibrated = cast(CalibrationSession, object())
-    assert "visited once" in (few := session._no_interval(calibrated, 0)) and "--budget-s" in few
-    assert "too noisy" in session._no_interval(calibrated, 200)
-    assert "leave out --profile" in session._no_interval(None, 0)
+    assert "visited once" in (few := intervals._no_interval(calibrated, 0)) and "--budget-s" in few
+    assert "too noisy" in intervals._no_interval(calibrated, 200)
+    assert "leave out --profile" in intervals._no_interval(None, 0)
 
 
 def test_a_damaged_journal_is_named(tmp_path: Path) -> None:

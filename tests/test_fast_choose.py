@@ -23,7 +23,7 @@ from oppo_sim.costs.linear import LinearEngine
 from oppo_sim.costs.lowering import Lowering
 from oppo_sim.costs.profile import Profile, ProfileRangeWarning, save_profile
 from oppo_sim.errors import OppoError
-from oppo_sim.fast import choose, compiled_run
+from oppo_sim.fast import choose, compiled_run, records
 from oppo_sim.fast.choose import run_columns, run_summary, why_not
 from oppo_sim.policies.interface import Batch
 from oppo_sim.policies.registry import make_policy
@@ -258,7 +258,7 @@ def test_buffers_that_are_too_small_grow(monkeypatch: pytest.MonkeyPatch) -> Non
         rooms.append(room)
         memory = real(setup, policy, counterfactual, block, room, *kept)
         if room == 1:
-            memory.states["length"][0, list(compiled_run.load_records().TABLES).index("inbox")] = 1
+            memory.states["length"][0, list(records.TABLES).index("inbox")] = 1
         return memory
 
     monkeypatch.setattr(compiled_run, "make_state", counted)

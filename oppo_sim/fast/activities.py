@@ -7,15 +7,10 @@ import math
 from typing import Any
 
 from oppo_sim import instants
-from oppo_sim.fast.records import (
-    NO_ROOM,
-    ONE_STEP_OFF,
-    SYNCHRONOUS,
-    State,
+from oppo_sim.fast.arrays import (
     answers_in,
     arrived_at_in,
     batch_in,
-    compiled,
     device_actors_in,
     device_list_in,
     devices_in,
@@ -23,13 +18,22 @@ from oppo_sim.fast.records import (
     flights_in,
     replicas_in,
     rollouts_in,
-    rule,
     runners_in,
     trace_in,
     way_at_in,
     whole_at_in,
     workers_in,
 )
+from oppo_sim.fast.codes import (
+    NO_ROOM,
+    ONE_STEP_OFF,
+    SYNCHRONOUS,
+)
+from oppo_sim.fast.compiled import (
+    compiled,
+    rule,
+)
+from oppo_sim.fast.records import State
 from oppo_sim.model import formulas
 
 tolerance = rule(instants.instant_tolerance)

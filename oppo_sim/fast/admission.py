@@ -6,20 +6,9 @@
 import numpy as np
 
 from oppo_sim.fast.activities import rebase
-from oppo_sim.fast.batch import enqueue, remove
-from oppo_sim.fast.ordering import clear, draw_index, sort_by_key
-from oppo_sim.fast.prefixes import begin_prefix
-from oppo_sim.fast.records import (
-    ASK_MODEL,
-    BY_STEP,
-    IN_ORDER,
-    NO_ROOM,
-    OK,
-    UNBOUNDED,
-    State,
+from oppo_sim.fast.arrays import (
     answer_in,
     blocks_in,
-    compiled,
     dealt_in,
     drawn_in,
     drawn_lengths_in,
@@ -38,6 +27,19 @@ from oppo_sim.fast.records import (
     shelf_rollouts_in,
     workers_in,
 )
+from oppo_sim.fast.batch import enqueue, remove
+from oppo_sim.fast.codes import (
+    ASK_MODEL,
+    BY_STEP,
+    IN_ORDER,
+    NO_ROOM,
+    OK,
+    UNBOUNDED,
+)
+from oppo_sim.fast.compiled import compiled
+from oppo_sim.fast.ordering import clear, draw_index, sort_by_key
+from oppo_sim.fast.prefixes import begin_prefix
+from oppo_sim.fast.records import State
 from oppo_sim.fast.selection import drop_filtered
 from oppo_sim.fast.tools import begin_turns
 

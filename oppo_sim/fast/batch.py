@@ -5,16 +5,8 @@
 
 import numpy as np
 
-from oppo_sim.fast.ordering import clear, heap_down, heap_up, sort_by_key
-from oppo_sim.fast.prefixes import leave_prefix, runs_prefix
-from oppo_sim.fast.records import (
-    NO_ROOM,
-    NO_SLOT,
-    SLOT_BITS,
-    UNBOUNDED,
-    State,
+from oppo_sim.fast.arrays import (
     classes_in,
-    compiled,
     cuts_in,
     finals_in,
     groups_in,
@@ -22,10 +14,22 @@ from oppo_sim.fast.records import (
     replicas_in,
     residues_in,
     rollouts_in,
-    rule,
     turns_in,
     waiting_in,
 )
+from oppo_sim.fast.codes import (
+    NO_ROOM,
+    NO_SLOT,
+    SLOT_BITS,
+    UNBOUNDED,
+)
+from oppo_sim.fast.compiled import (
+    compiled,
+    rule,
+)
+from oppo_sim.fast.ordering import clear, heap_down, heap_up, sort_by_key
+from oppo_sim.fast.prefixes import leave_prefix, runs_prefix
+from oppo_sim.fast.records import State
 from oppo_sim.fast.tools import release_all, release_highest, release_kept
 from oppo_sim.model import formulas
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from oppo_sim.columns import STALENESS_MIN, RolloutRow
 from oppo_sim.errors import OppoError
+from oppo_sim.fast import codes
 from oppo_sim.fast.compiling import cache_folder, compiling_alone, is_compiled, mark_compiled
 from oppo_sim.fast.cost_tables import range_counter
 from oppo_sim.fast.memory import Memory
@@ -121,11 +122,11 @@ def compiled_summary(
     """Moments of the steps after the warm-up. None: the model must say what is wrong."""
     import numpy as np
 
-    kernel, records = load_kernel(), load_records()
+    kernel = load_kernel()
     begun = np.array([0.0, 0.0, 0.0, 0.0, np.inf, -np.inf])
 
     def fresh() -> tuple[Any, OnBlock]:
-        moments = np.tile(begun, (len(records.NAMES), 1))
+        moments = np.tile(begun, (len(codes.NAMES), 1))
         sink = SummarySink(0)
         skip = setup.warmup_steps
 
@@ -147,7 +148,7 @@ def compiled_summary(
     moments = found[0]
     sink: SummarySink = found[1]
     sink.steps = setup.steps - setup.warmup_steps
-    for name, row in zip(records.NAMES, moments.tolist(), strict=True):
+    for name, row in zip(codes.NAMES, moments.tolist(), strict=True):
         sink.columns[name] = Moments.of(int(row[0]), *row[1:])
     return sink
 
@@ -161,7 +162,6 @@ def compiled_columns(
     """The whole step table. None: the model must say what is wrong."""
     import numpy as np
 
-    records = load_records()
     Parts = tuple[list[Any], list[Any], list[Any]]
 
     def fresh() -> tuple[Parts, OnBlock]:
@@ -186,8 +186,8 @@ def compiled_columns(
         return None
     table, histogram, ends = (np.concatenate(part) for part in found)
     columns = {
-        name: table[:, i].astype(np.int64) if name in records.WHOLE else table[:, i].copy()
-        for i, name in enumerate(records.NAMES)
+        name: table[:, i].astype(np.int64) if name in codes.WHOLE else table[:, i].copy()
+        for i, name in enumerate(codes.NAMES)
     }
     return StepColumns(columns, histogram, ends, COMPILED)
 
@@ -219,13 +219,6 @@ def load_kernel() -> Any:
     return _load(_say, beside=False)
 
 
-def load_records() -> Any:
-    """The module of codes and records; to be called after ``load_kernel``."""
-    from oppo_sim.fast import records
-
-    return records
-
-
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
@@ -238,9 +231,9 @@ def _run_compiled(
 ) -> Any:
     """What ``fresh`` made, filled by its block taker; None: the model must say what is wrong. Begins again
     where a buffer was too small."""
-    kernel, records = load_kernel(), load_records()
-    room, error = 1, records.NO_ROOM
-    while error == records.NO_ROOM:
+    kernel = load_kernel()
+    room, error = 1, codes.NO_ROOM
+    while error == codes.NO_ROOM:
         result, on_block = fresh()
         policy = policy_of(setup, score_granularity)
         asks: frozenset[str] = frozenset()
@@ -249,8 +242,8 @@ def _run_compiled(
         block = min(setup.steps, _block(setup, kept))
         memory = make_state(setup, policy, counterfactual, block, room, asks, kept)
         calls = PolicyCalls(kernel, setup, policy, memory)
-        done, error = 0, records.OK
-        while done < setup.steps and error == records.OK:
+        done, error = 0, codes.OK
+        while done < setup.steps and error == codes.OK:
             rows = min(block, setup.steps - done)
             memory.states["row"] = memory.states["histogram"] = memory.states["traced"] = 0
             done += rows
@@ -260,10 +253,10 @@ def _run_compiled(
                 if memory.states["row"][0]:
                     on_block(memory, int(memory.states["row"][0]))
                 raise
-            if error == records.OK:
+            if error == codes.OK:
                 on_block(memory, rows)
         room *= 4
-    if error != records.OK:
+    if error != codes.OK:
         return None
     _count_extrapolations(setup, memory)
     return result

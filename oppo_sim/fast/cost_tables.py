@@ -8,12 +8,13 @@ group), a *stage* one training stage. Decode is a list of lines for each number 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.costs.interface import Costs, DecodeCost, DecodeLines, Demand, Peak, StageTimes
 from oppo_sim.costs.lowering import NotLoweredError, StagePlan, decode_lines, lower_prefill, lower_stages
 from oppo_sim.costs.operators import ForwardTerms
 from oppo_sim.costs.profile import ForwardOnDevice, RangeCounter
+from oppo_sim.fast import codes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -237,7 +238,10 @@ class _Lowered:
         """parts, terms, tables, stages."""
         import numpy as np
 
-        from oppo_sim.fast.records import PART, STAGE
+        from oppo_sim.fast.records import (
+            PART,
+            STAGE,
+        )
 
         terms = np.array(self._terms or [(0.0,) * _TERM])
         return (
@@ -320,22 +324,22 @@ class _Lowered:
         return len(self._tables) - len(values)
 
 
+_CODES: Final = {
+    "linear": codes.LINEAR,
+    "table": codes.TABLE,
+    "roofline": codes.ROOFLINE,
+    "prefill": codes.PREFILL_RANGE,
+    "score": codes.SCORE_RANGE,
+    "score_ref": codes.SCORE_REF_RANGE,
+}
+
+
 def _records(rows: list[dict[str, Any]], dtype: "np.dtype[Any]") -> "np.ndarray[Any, Any]":
     """Records of a dtype, words as the kernel's codes; fields that are not named are 0."""
     import numpy as np
 
-    from oppo_sim.fast import records as r
-
-    codes = {
-        "linear": r.LINEAR,
-        "table": r.TABLE,
-        "roofline": r.ROOFLINE,
-        "prefill": r.PREFILL_RANGE,
-        "score": r.SCORE_RANGE,
-        "score_ref": r.SCORE_REF_RANGE,
-    }
     records = np.zeros(len(rows), dtype=dtype)
     for record, row in zip(records, rows, strict=True):
         for name, value in row.items():
-            record[name] = codes[value] if isinstance(value, str) else value
+            record[name] = _CODES[value] if isinstance(value, str) else value
     return records

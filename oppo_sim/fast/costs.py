@@ -6,7 +6,15 @@
 from typing import Any
 
 from oppo_sim.costs import formulas
-from oppo_sim.fast.records import (
+from oppo_sim.fast.arrays import (
+    extrapolated_in,
+    parts_in,
+    stage_s_in,
+    stages_in,
+    tables_in,
+    terms_in,
+)
+from oppo_sim.fast.codes import (
     ASK_MODEL,
     LINEAR,
     ROOFLINE,
@@ -14,16 +22,14 @@ from oppo_sim.fast.records import (
     SYNC,
     TABLE,
     TRAINING_RANGE,
+)
+from oppo_sim.fast.compiled import (
+    compiled,
+    rule,
+)
+from oppo_sim.fast.records import (
     Array,
     State,
-    compiled,
-    extrapolated_in,
-    parts_in,
-    rule,
-    stage_s_in,
-    stages_in,
-    tables_in,
-    terms_in,
 )
 
 Forward = tuple[float, float, float, float, float]

@@ -17,8 +17,17 @@ from oppo_sim.fast.activities import (
     tolerance,
 )
 from oppo_sim.fast.admission import admit_within
+from oppo_sim.fast.arrays import (
+    flights_in,
+    replicas_in,
+    rollouts_in,
+    runners_in,
+    selection_in,
+    whole_at_in,
+    wholes_in,
+)
 from oppo_sim.fast.batch import enqueue, release_kv, sync_generated
-from oppo_sim.fast.records import (
+from oppo_sim.fast.codes import (
     ASK_MODEL,
     ASYNC,
     BY_BATCH,
@@ -32,16 +41,9 @@ from oppo_sim.fast.records import (
     SPAN_TRAINING,
     SPAN_WAKE,
     STAGES,
-    State,
-    compiled,
-    flights_in,
-    replicas_in,
-    rollouts_in,
-    runners_in,
-    selection_in,
-    whole_at_in,
-    wholes_in,
 )
+from oppo_sim.fast.compiled import compiled
+from oppo_sim.fast.records import State
 from oppo_sim.fast.replica import next_activity, stops_now
 from oppo_sim.fast.scorer import hand_over, settle_scorer
 from oppo_sim.fast.selection import (

@@ -11,8 +11,9 @@ from typing import Any
 
 import numba
 
+from oppo_sim.fast.codes import ASK_MODEL
 from oppo_sim.fast.compiling import shared_source
-from oppo_sim.fast.records import ASK_MODEL, Array
+from oppo_sim.fast.records import Array
 from oppo_sim.fast.schedules import run_until
 from oppo_sim.fast.sources import source_digest
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from oppo_sim.fast.records import Array, compiled
+from oppo_sim.fast.compiled import compiled
+from oppo_sim.fast.records import Array
 
 
 @compiled

@@ -12,6 +12,7 @@ from oppo_sim.columns import (
     TRAINING_STAGES,
     RolloutRow,
 )
+from oppo_sim.fast import codes
 from oppo_sim.fast.memory import Memory
 from oppo_sim.model.machine import BARRIER, WAKE
 from oppo_sim.model.training import OTHER, PARALLEL
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def numbers(memory: Memory, rows: int) -> "np.ndarray[Any, Any]":
-    """The rows of a block, one column a name of ``records.NAMES``."""
+    """The rows of a block, one column a name of ``codes.NAMES``."""
     import numpy as np
 
     return memory.tables["out"][:rows].view(np.float64).reshape(rows, -1)
@@ -31,14 +32,12 @@ def numbers(memory: Memory, rows: int) -> "np.ndarray[Any, Any]":
 
 def step_rows(memory: Memory, rows: int) -> Iterator[dict[str, Any]]:
     """The rows of a block as ``Sink.on_step`` takes them."""
-    from oppo_sim.fast import records
-
     ends = memory.tables["histogram_end"][: 2 * rows]
     histograms = split_histograms(memory.tables["histogram"], ends)
-    whole = [name in records.WHOLE for name in records.NAMES]
+    whole = [name in codes.WHOLE for name in codes.NAMES]
     for i, values in enumerate(numbers(memory, rows).tolist()):
         row: dict[str, Any] = {}
-        for name, is_whole, value in zip(records.NAMES, whole, values, strict=True):
+        for name, is_whole, value in zip(codes.NAMES, whole, values, strict=True):
             row[name] = int(value) if is_whole else value
             if name == STALENESS_MIN:
                 for histogram, parts in histograms.items():
@@ -74,7 +73,6 @@ def rollout_rows(memory: Memory, rows: int, batch_size: int) -> Iterator[list[Ro
 
 def timeline(memory: Memory) -> tuple[list[Span], list[Marker]]:
     """Spans and markers of a block."""
-    from oppo_sim.fast import records as r
 
     spans: list[Span] = []
     markers: list[Marker] = []
@@ -82,23 +80,23 @@ def timeline(memory: Memory) -> tuple[list[Span], list[Marker]]:
         what, index, stage, step = (int(row[i]) for i in (0, 1, 2, 5))
         began, ended = row[3], row[4]
         a, b, c = (int(value) for value in row[6:9])
-        if what == r.SPAN_WAKE:
+        if what == codes.SPAN_WAKE:
             spans.append(Span("rollout", index, WAKE, began, ended, step, {}))
-        elif what == r.SPAN_BARRIER:
+        elif what == codes.SPAN_BARRIER:
             spans.append(Span("rollout", index, BARRIER, began, ended, step, {}))
-        elif what == r.SPAN_DECODE:
+        elif what == codes.SPAN_DECODE:
             args: dict[str, float | int | str] = {"n": a, "iterations": b, "kv_tokens": c}
             spans.append(Span("rollout", index, "decode", began, ended, step, args))
-        elif what == r.SPAN_PREFILL:
+        elif what == codes.SPAN_PREFILL:
             spans.append(Span("rollout", index, "prefill", began, ended, step, {"n": a}))
-        elif what == r.SPAN_SCORE:
+        elif what == codes.SPAN_SCORE:
             spans.append(Span("scoring", index, "score", began, ended, step, {"pieces": a, "tokens": b}))
-        elif what == r.SPAN_TRAINING:
+        elif what == codes.SPAN_TRAINING:
             name = (*TRAINING_STAGES, OTHER)[stage] if stage >= 0 else "+".join(PARALLEL)
             spans.append(Span("training", 0, name, began, ended, step, {}))
-        elif what == r.MARK_PIECE:
+        elif what == codes.MARK_PIECE:
             markers.append(Marker("chunk", "rollout", index, ended, step))
         else:
-            name = "gen_end" if what == r.MARK_GENERATED else "step_end"
+            name = "gen_end" if what == codes.MARK_GENERATED else "step_end"
             markers.append(Marker(name, "training", 0, ended, step))
     return spans, markers

@@ -21,6 +21,7 @@ from oppo_sim.columns import (
     TOKENS_TRAINED,
     timing,
 )
+from oppo_sim.fast import codes
 from oppo_sim.fast.memory import Memory
 from oppo_sim.policies.interface import OraclePoolView, Policy, PoolView, RolloutView, StepPlan, StepReport
 from oppo_sim.policies.refill import Refill, ShippedPolicy
@@ -96,18 +97,15 @@ class PolicyCalls:
         self._plan = StepPlan(0, 1)
         self._begun = 0
         """Rollouts in flight once the plan is carried out."""
-        from oppo_sim.fast import records
-
-        self._records = records
-        first = records.NAMES.index(timing("gen"))
+        first = codes.NAMES.index(timing("gen"))
         self._timed = slice(first, first + len(_TIMED))
-        self._reported = itemgetter(*(records.NAMES.index(name) for name in _REPORTED))
-        self._pace = [records.NAMES.index(name) for name in (timing("step"), TOKENS_TRAINED, REWARD_MEAN)]
+        self._reported = itemgetter(*(codes.NAMES.index(name) for name in _REPORTED))
+        self._pace = [codes.NAMES.index(name) for name in (timing("step"), TOKENS_TRAINED, REWARD_MEAN)]
         self._respond: dict[int, Callable[[], None]] = {
-            records.PLAN: self._ask_plan,
-            records.ARRANGE: self._ask_arrange,
-            records.SELECT: self._ask_select,
-            records.DROP: self._ask_drop,
+            codes.PLAN: self._ask_plan,
+            codes.ARRANGE: self._ask_arrange,
+            codes.SELECT: self._ask_select,
+            codes.DROP: self._ask_drop,
         }
 
     def advance(self, until: int) -> int:
@@ -119,11 +117,11 @@ class PolicyCalls:
             one_by_one = self._learns and not self._decides
             code = kernel.advance(states, step[0] + 1 if one_by_one else until)
             if code in self._respond:
-                if code == self._records.PLAN:
+                if code == codes.PLAN:
                     self._observe()
                 self._respond[code]()
                 continue
-            if code == self._records.OK:
+            if code == codes.OK:
                 self._observe()
                 if step[0] < until:
                     continue
@@ -234,7 +232,7 @@ class PolicyCalls:
         stop_after = batch.rollout_batch_size if plan.stop_after is None else int(plan.stop_after)
         state["stop_after"][0] = stop_after
         limit = policy.max_deferrals
-        state["max_deferrals"][0] = self._records.UNBOUNDED if limit is None else limit
+        state["max_deferrals"][0] = codes.UNBOUNDED if limit is None else limit
         self._begun = state["flights"][0] * batch.group_size + plan.admit + len(plan.readmit)
         if plan.readmit:
             self._fill("readmit", plan.readmit)

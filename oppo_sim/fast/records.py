@@ -1,5 +1,4 @@
-"""What the compiled path works on: records, arrays and codes (docs/architecture.md).
-Importing it imports numba.
+"""What the compiled path works on: records and arrays (docs/architecture.md).
 
 The state ``s`` of a run is one record of numbers (``SETTINGS``, ``RUN``) and of places of arrays
 (``TABLES``): ``replicas_in(s)[r].kv`` is here what ``Replica._kv`` is in the model. One pointer to
@@ -11,106 +10,15 @@ replicas, then scoring workers, the trainer, the timer of phases and rounds, the
 tools.
 """
 
-# Records are read by field, which has no type for mypy.
-# mypy: disable-error-code="no-any-return, return-value, assignment"
+from typing import Any
 
-from collections.abc import Callable
-from types import FunctionType
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from oppo_sim import columns as c
+from oppo_sim.fast.codes import NAMES
 
-F = TypeVar("F", bound=Callable[..., Any])
-_numba: Any = numba  # what it says of its types differs from version to version
-carray = _numba.carray
 Array = Any
 State = Any
 """The record of a run."""
-
-
-def compiled(function: F) -> F:
-    """Called by compiled code only, so the wrappers for other callers are not compiled."""
-    options = {"error_model": "numpy", "nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast(F, _numba.njit(**options)(function))
-
-
-def rule(function: Any, **rules: Any) -> Any:
-    """A plain function of the model, compiled; ``rules`` are the compiled ones that it calls."""
-    return compiled(FunctionType(function.__code__, {**function.__globals__, **rules}))
-
-
-# ---- codes -------------------------------------------------------------------------------------------------
-
-OK, ASK_MODEL, NO_ROOM, PLAN, ARRANGE, SELECT, DROP = range(7)
-"""Why a run came back: it is there; the model has to say what is wrong; a buffer is full; the policy has to
-decide."""
-BY_BATCH, BY_ROLLOUT, BY_CHUNK = range(3)
-GRANULARITIES = ("batch", "rollout", "chunk")
-SYNCHRONOUS, ONE_STEP_OFF, ASYNC = range(3)
-SCHEDULES = ("synchronous", "one-step-off", "async")
-IN_ORDER, RESAMPLE, BY_STEP = range(3)
-SAMPLINGS = ("in_order", "resample", "by_step")
-IDLE, READY, DECODE, PREFILL = range(4)
-BEGIN, ADMIT, PLACE, FIRST_PHASE, PHASE, BUSY, READY_BATCH, SCORE, TRAIN = range(9)
-PAUSE, DRAIN, UPDATE, OTHER = range(9, 13)
-"""Where the process of a run is: before a row, before admission, before placement, generating (a first batch
-of one-step-off, or the step's), waiting for the trainer and for a batch (async), for scores, for training,
-for what comes before the weight update (async: for a pause, and for rollouts that run to their end), for
-that, and for what a step does outside its stages."""
-LINEAR, TABLE, ROOFLINE, NOTHING = range(4)
-"""Kinds of cost."""
-DECODE_RANGE, PREFILL_RANGE, SCORE_RANGE, SCORE_REF_RANGE, TRAINING_RANGE = range(5)
-"""Measured tables whose extrapolations are counted."""
-SPAN_WAKE, SPAN_DECODE, SPAN_PREFILL, SPAN_SCORE, SPAN_TRAINING = range(5)
-MARK_PIECE, MARK_GENERATED, MARK_STEP = range(5, 8)
-SPAN_BARRIER = 8
-"""What a row of ``trace`` is."""
-STAGES = 7
-PARALLEL_STAGES = 3
-SYNC = STAGES - 1
-UNBOUNDED = -1
-SLOT_BITS = 24
-NO_SLOT = (1 << SLOT_BITS) - 1
-"""``finals`` and ``cuts``: iteration and slot in one number; ``NO_SLOT``: a cut whose rollout is gone."""
-
-# Columns of ``out``, in the order of a step's row.
-NAMES = (
-    c.STEP, c.WEIGHT_VERSION, c.START_S, *(c.timing(stage) for stage in c.STAGES), c.TIMING_STEP,
-    c.LENGTH_MEAN, c.LENGTH_MAX, c.LENGTH_MIN, c.LENGTH_CLIP_RATIO, c.PROMPT_LENGTH_MEAN, c.TRACE_LENGTH_MEAN,
-    c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED, c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED,
-    c.ROLLOUTS_FILTERED, c.PARTIAL_RATIO,
-    c.STALENESS_MEAN, c.STALENESS_MAX, c.STALENESS_MIN,
-    c.STALENESS_NEWEST_MEAN, c.STALENESS_NEWEST_MAX, c.STALENESS_NEWEST_MIN,
-    c.SPANS_MEAN, c.SPANS_MAX, c.OVERCOMMIT,
-    c.CHUNK_SIZE, c.REWARD_MEAN,
-    c.TOKENS_DECODED, c.TOKENS_TRAINED, c.TOKENS_PREFILLED, c.TOKENS_RECOMPUTED, c.TOKENS_PREFIX_CACHED,
-    c.TOKENS_PADDING, c.TOKENS_DROPPED, c.TOKENS_FILTERED,
-    c.TOKENS_IN_FLIGHT, c.TOKENS_SCORED, c.SCORER_PIECES, c.SCORER_BATCHES,
-    c.BUSY_ROLLOUT, c.BUSY_SCORING, c.BUSY_TRAINING, c.UTILIZATION_INFERENCE,
-    c.FLOPS_ROLLOUT, c.FLOPS_SCORING, c.FLOPS_TRAINING, c.MFU_ROLLOUT, c.MFU_SCORING, c.MFU_TRAINING,
-    c.BANDWIDTH_ROLLOUT, c.BANDWIDTH_SCORING, c.MBU_ROLLOUT, c.MBU_SCORING, c.KV_PEAK_TOKENS,
-    c.KV_PREEMPTIONS, c.KERNEL_GEN, c.KERNEL_REWARD, c.KERNEL_TRAINING, c.KERNEL_DEVICES,
-)  # fmt: skip
-WHOLE = frozenset({
-    c.STEP, c.WEIGHT_VERSION, c.LENGTH_MAX, c.LENGTH_MIN, c.ROLLOUTS_ADMITTED, c.ROLLOUTS_DEFERRED,
-    c.ROLLOUTS_SURPLUS, c.ROLLOUTS_DROPPED, c.ROLLOUTS_FILTERED, c.TOKENS_FILTERED,
-    c.STALENESS_MAX, c.STALENESS_MIN, c.STALENESS_NEWEST_MAX, c.STALENESS_NEWEST_MIN,
-    c.SPANS_MAX, c.OVERCOMMIT, c.CHUNK_SIZE, c.TOKENS_DECODED,
-    c.TOKENS_TRAINED, c.TOKENS_PREFILLED,
-    c.TOKENS_RECOMPUTED, c.TOKENS_PREFIX_CACHED, c.TOKENS_PADDING, c.TOKENS_DROPPED, c.TOKENS_IN_FLIGHT,
-    c.TOKENS_SCORED, c.SCORER_PIECES, c.SCORER_BATCHES,
-    c.KV_PEAK_TOKENS, c.KV_PREEMPTIONS,
-})  # fmt: skip
-"""Columns of whole numbers."""
-
-
-# ---- records -----------------------------------------------------------------------------------------------
 
 
 def _fields(whole: str, real: str, small: str = "", flags: str = "") -> list[tuple[str, Any]]:
@@ -333,122 +241,3 @@ STATE = np.dtype(
     [*SETTINGS, *RUN, *((name, "i8", (len(TABLES),)) for name in ("address", "length", "width"))], align=True
 )
 """``width``: entries of a row, for arrays of two dimensions."""
-
-
-# ---- arrays of a state -------------------------------------------------------------------------------------
-
-
-def _as_pointer(typingctx: Any, address: Any) -> Any:
-    """An address as a pointer."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), codegen
-
-
-_pointer: Any = intrinsic(_as_pointer)
-
-
-def _vector(name: str) -> Callable[[State], Array]:
-    """The function that gives an array of a state."""
-    i, dtype = list(TABLES).index(name), np.dtype(TABLES[name])
-
-    @compiled
-    def array_in(s: State) -> Array:
-        return carray(_pointer(s.address[i]), (s.length[i],), dtype)
-
-    return array_in
-
-
-def _matrix(name: str) -> Callable[[State], Array]:
-    """The function that gives an array of two dimensions."""
-    i, dtype = list(TABLES).index(name), np.dtype(TABLES[name])
-
-    @compiled
-    def array_in(s: State) -> Array:
-        return carray(_pointer(s.address[i]), (s.length[i], s.width[i]), dtype)
-
-    return array_in
-
-
-rollouts_in = _vector("rollouts")
-turns_in = _vector("turns")
-calls_in = _vector("calls")
-first_call_in = _vector("first_call")
-answers_in = _vector("answers")
-groups_in = _vector("groups")
-prefix_running_in = _matrix("prefix_running")
-prefix_held_in = _matrix("prefix_held")
-shelf_rollouts_in = _vector("shelf_rollouts")
-shelf_groups_in = _vector("shelf_groups")
-replicas_in = _vector("replicas")
-workers_in = _vector("workers")
-runners_in = _vector("runners")
-device_list_in = _vector("device_list")
-devices_in = _vector("devices")
-device_actors_in = _matrix("device_actors")
-fire_in = _vector("fire")
-finals_in = _matrix("finals")
-cuts_in = _matrix("cuts")
-classes_in = _matrix("classes")
-waiting_in = _matrix("waiting")
-kept_in = _matrix("kept")
-flights_in = _vector("flights")
-free_in = _vector("free")
-arrived_in = _vector("arrived")
-arrived_at_in = _vector("arrived_at")
-wholes_in = _vector("wholes")
-whole_at_in = _vector("whole_at")
-finished_in = _vector("finished")
-filtered_in = _vector("filtered")
-sample_rewards_in = _vector("sample_rewards")
-batch_in = _vector("batch")
-selection_in = _vector("selection")
-trained_in = _vector("trained")
-answer_in = _vector("answer")
-readmit_in = _vector("readmit")
-inbox_in = _matrix("inbox")
-inbox_id_in = _vector("inbox_id")
-way_in = _matrix("way")
-way_at_in = _vector("way_at")
-way_id_in = _vector("way_id")
-land_in = _matrix("land")
-land_id_in = _vector("land_id")
-queue_in = _matrix("queue")
-cached_in = _vector("cached")
-uptos_in = _vector("uptos")
-caches_in = _vector("caches")
-residues_in = _vector("residues")
-keys_in = _vector("keys")
-items_in = _vector("items")
-order_in = _vector("order")
-scratch_in = _vector("scratch")
-scratch_at_in = _vector("scratch_at")
-dealt_in = _vector("dealt")
-stage_s_in = _vector("stage_s")
-passed_s_in = _vector("passed_s")
-activity_s_in = _vector("activity_s")
-activity_stages_in = _vector("activity_stages")
-rewards_in = _vector("rewards")
-lengths_in = _vector("lengths")
-drawn_in = _vector("drawn")
-drawn_lengths_in = _vector("drawn_lengths")
-blocks_in = _matrix("blocks")
-block_means_in = _vector("block_means")
-key_in = _vector("key")
-lines_in = _matrix("lines")
-line_at_in = _vector("line_at")
-line_range_in = _matrix("line_range")
-work_in = _matrix("work")
-demand_in = _matrix("demand")
-parts_in = _vector("parts")
-terms_in = _matrix("terms")
-tables_in = _vector("tables")
-stages_in = _vector("stages")
-extrapolated_in = _matrix("extrapolated")
-out_in = _vector("out")
-rollout_rows_in = _matrix("rollout_rows")
-trace_in = _matrix("trace")
-histogram_in = _vector("histogram")
-histogram_end_in = _vector("histogram_end")

@@ -6,37 +6,7 @@
 import numpy as np
 
 from oppo_sim.fast.activities import ended, progress, record, series_seconds, start, time_on_device, tolerance
-from oppo_sim.fast.batch import (
-    count_class,
-    cut_to_come,
-    give_up_kept,
-    iterations_before_full,
-    preempt_until_it_fits,
-    push,
-    push_cut,
-    room,
-)
-from oppo_sim.fast.costs import forward, inside, note_range
-from oppo_sim.fast.ordering import heap_down
-from oppo_sim.fast.prefixes import cached_prefix, join_prefix, leave_prefix
-from oppo_sim.fast.records import (
-    ASK_MODEL,
-    ASYNC,
-    BY_BATCH,
-    BY_ROLLOUT,
-    DECODE,
-    DECODE_RANGE,
-    IDLE,
-    NO_ROOM,
-    NO_SLOT,
-    PREFILL,
-    READY,
-    SLOT_BITS,
-    SPAN_DECODE,
-    SPAN_PREFILL,
-    UNBOUNDED,
-    State,
-    compiled,
+from oppo_sim.fast.arrays import (
     demand_in,
     finals_in,
     groups_in,
@@ -52,6 +22,38 @@ from oppo_sim.fast.records import (
     wholes_in,
     work_in,
 )
+from oppo_sim.fast.batch import (
+    count_class,
+    cut_to_come,
+    give_up_kept,
+    iterations_before_full,
+    preempt_until_it_fits,
+    push,
+    push_cut,
+    room,
+)
+from oppo_sim.fast.codes import (
+    ASK_MODEL,
+    ASYNC,
+    BY_BATCH,
+    BY_ROLLOUT,
+    DECODE,
+    DECODE_RANGE,
+    IDLE,
+    NO_ROOM,
+    NO_SLOT,
+    PREFILL,
+    READY,
+    SLOT_BITS,
+    SPAN_DECODE,
+    SPAN_PREFILL,
+    UNBOUNDED,
+)
+from oppo_sim.fast.compiled import compiled
+from oppo_sim.fast.costs import forward, inside, note_range
+from oppo_sim.fast.ordering import heap_down
+from oppo_sim.fast.prefixes import cached_prefix, join_prefix, leave_prefix
+from oppo_sim.fast.records import State
 from oppo_sim.fast.scorer import hand_over
 from oppo_sim.fast.selection import made_tokens_in, ready
 from oppo_sim.fast.tools import call_tool, release_kept

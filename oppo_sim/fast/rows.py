@@ -9,18 +9,9 @@ from typing import Any
 import numpy as np
 
 from oppo_sim.fast.activities import busy_rollout, busy_scoring, busy_training, record
-from oppo_sim.fast.ordering import clear
-from oppo_sim.fast.records import (
-    ASK_MODEL,
-    MARK_STEP,
-    NO_ROOM,
-    ONE_STEP_OFF,
-    SYNC,
-    SYNCHRONOUS,
-    State,
+from oppo_sim.fast.arrays import (
     batch_in,
     block_means_in,
-    compiled,
     flights_in,
     groups_in,
     histogram_end_in,
@@ -31,12 +22,25 @@ from oppo_sim.fast.records import (
     rewards_in,
     rollout_rows_in,
     rollouts_in,
-    rule,
     selection_in,
     trained_in,
     turns_in,
     workers_in,
 )
+from oppo_sim.fast.codes import (
+    ASK_MODEL,
+    MARK_STEP,
+    NO_ROOM,
+    ONE_STEP_OFF,
+    SYNC,
+    SYNCHRONOUS,
+)
+from oppo_sim.fast.compiled import (
+    compiled,
+    rule,
+)
+from oppo_sim.fast.ordering import clear
+from oppo_sim.fast.records import State
 from oppo_sim.fast.selection import give_back
 from oppo_sim.model import formulas
 

@@ -12,19 +12,14 @@ from oppo_sim.fast.activities import (
     tolerance,
 )
 from oppo_sim.fast.admission import admit, begin_row, note_generated, place
-from oppo_sim.fast.batch import enqueue, release_kv, remove
-from oppo_sim.fast.generation import (
-    begin_end,
-    end_phase,
-    generate,
-    settle,
-    spend_other,
-    stop,
-    timer_ended,
-    tool_answered,
-    wake,
+from oppo_sim.fast.arrays import (
+    fire_in,
+    flights_in,
+    groups_in,
+    rollouts_in,
 )
-from oppo_sim.fast.records import (
+from oppo_sim.fast.batch import enqueue, release_kv, remove
+from oppo_sim.fast.codes import (
     ADMIT,
     ARRANGE,
     ASK_MODEL,
@@ -47,13 +42,20 @@ from oppo_sim.fast.records import (
     SYNCHRONOUS,
     TRAIN,
     UPDATE,
-    State,
-    compiled,
-    fire_in,
-    flights_in,
-    groups_in,
-    rollouts_in,
 )
+from oppo_sim.fast.compiled import compiled
+from oppo_sim.fast.generation import (
+    begin_end,
+    end_phase,
+    generate,
+    settle,
+    spend_other,
+    stop,
+    timer_ended,
+    tool_answered,
+    wake,
+)
+from oppo_sim.fast.records import State
 from oppo_sim.fast.replica import replica_ended
 from oppo_sim.fast.rows import close_row
 from oppo_sim.fast.scorer import piece_arrives, sleep_scorers

@@ -8,14 +8,7 @@ import math
 import numpy as np
 
 from oppo_sim.fast.activities import record, set_event, start, time_on_device
-from oppo_sim.fast.costs import score_forward
-from oppo_sim.fast.ordering import clear, sort_by_key
-from oppo_sim.fast.records import (
-    MARK_PIECE,
-    NO_ROOM,
-    UNBOUNDED,
-    State,
-    compiled,
+from oppo_sim.fast.arrays import (
     inbox_id_in,
     inbox_in,
     items_in,
@@ -25,7 +18,6 @@ from oppo_sim.fast.records import (
     queue_in,
     replicas_in,
     rollouts_in,
-    rule,
     runners_in,
     turns_in,
     uptos_in,
@@ -34,6 +26,18 @@ from oppo_sim.fast.records import (
     way_in,
     workers_in,
 )
+from oppo_sim.fast.codes import (
+    MARK_PIECE,
+    NO_ROOM,
+    UNBOUNDED,
+)
+from oppo_sim.fast.compiled import (
+    compiled,
+    rule,
+)
+from oppo_sim.fast.costs import score_forward
+from oppo_sim.fast.ordering import clear, sort_by_key
+from oppo_sim.fast.records import State
 from oppo_sim.fast.scorer_cache import disown, end_iteration, prefill_cached
 from oppo_sim.model import formulas
 

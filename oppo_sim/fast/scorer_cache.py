@@ -6,7 +6,14 @@
 
 import numpy as np
 
-from oppo_sim.fast.records import State, cached_in, caches_in, compiled, rollouts_in, workers_in
+from oppo_sim.fast.arrays import (
+    cached_in,
+    caches_in,
+    rollouts_in,
+    workers_in,
+)
+from oppo_sim.fast.compiled import compiled
+from oppo_sim.fast.records import State
 
 
 @compiled

@@ -8,16 +8,10 @@ from typing import Any
 import numpy as np
 
 from oppo_sim.fast.activities import tolerance
-from oppo_sim.fast.batch import remove
-from oppo_sim.fast.ordering import sort_by_key
-from oppo_sim.fast.records import (
-    UNBOUNDED,
-    Array,
-    State,
+from oppo_sim.fast.arrays import (
     answer_in,
     arrived_at_in,
     arrived_in,
-    compiled,
     filtered_in,
     finished_in,
     flights_in,
@@ -34,6 +28,14 @@ from oppo_sim.fast.records import (
     shelf_groups_in,
     shelf_rollouts_in,
     turns_in,
+)
+from oppo_sim.fast.batch import remove
+from oppo_sim.fast.codes import UNBOUNDED
+from oppo_sim.fast.compiled import compiled
+from oppo_sim.fast.ordering import sort_by_key
+from oppo_sim.fast.records import (
+    Array,
+    State,
 )
 from oppo_sim.fast.scorer import forget
 from oppo_sim.fast.tools import note_next_answer

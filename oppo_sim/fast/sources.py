@@ -6,7 +6,10 @@ from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 COMPILED = (
+    "codes.py",
+    "compiled.py",
     "records.py",
+    "arrays.py",
     "ordering.py",
     "activities.py",
     "costs.py",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oppo_sim.costs.interface import NO_CUTS, Costs
+from oppo_sim.fast import codes
 from oppo_sim.fast.cost_tables import cost_tables
 from oppo_sim.fast.memory import Memory, Zeros, aligned, make_memory
 from oppo_sim.model.counterfactual import Counterfactual
@@ -63,7 +64,6 @@ def make_state(
 ) -> Memory:
     """A run before its first step, for ``block`` rows at a time. ``room`` (1, …) scales the buffers whose
     need is not known; ``asks``: methods of the policy that are called."""
-    from oppo_sim.fast import records
 
     machine, batch, replay = setup.machine, setup.batch, setup.replay
     size = _sizes(setup, policy, room, bool(asks))
@@ -85,7 +85,7 @@ def make_state(
         "by_row_rewards": rewards.by_row is not None,
         "queue_length": size.queued,
         "resume": True,
-        "doing": records.BEGIN,
+        "doing": codes.BEGIN,
         "free": size.groups,
         "tools": replay.waits is not None,
         "clear_kv_on_call": machine.clear_kv_cache_on_tool_call,
@@ -212,10 +212,9 @@ def _flight_tables(setup: Setup, size: _Sizes, room: int) -> Tables:
 
 def _batch_tables(setup: Setup, size: _Sizes) -> Tables:
     """What has finished, what is selected and trained, and the stages of the update."""
-    from oppo_sim.fast import records
 
     batch, groups = setup.batch.rollout_batch_size, size.groups
-    activities = records.STAGES + records.PARALLEL_STAGES
+    activities = codes.STAGES + codes.PARALLEL_STAGES
     return {
         "arrived": _zeros(groups),
         "arrived_at": _zeros(groups),
@@ -228,8 +227,8 @@ def _batch_tables(setup: Setup, size: _Sizes) -> Tables:
         "trained": _zeros(batch),
         "answer": _zeros(2 * size.in_flight),
         "readmit": _zeros(batch),
-        "stage_s": _zeros(records.STAGES),
-        "passed_s": _zeros(records.STAGES),
+        "stage_s": _zeros(codes.STAGES),
+        "passed_s": _zeros(codes.STAGES),
         "activity_s": _zeros(activities),
         "activity_stages": _zeros(activities),
     }
@@ -345,20 +344,19 @@ def _devices(
 def _settings(
     setup: Setup, policy: Policy, counterfactual: Counterfactual, asks: Collection[str]
 ) -> dict[str, float]:
-    from oppo_sim.fast import records
 
     machine = setup.machine
 
     def limit(value: int | None) -> int:
-        return records.UNBOUNDED if value is None else value
+        return codes.UNBOUNDED if value is None else value
 
     return {
         "batch": setup.batch.rollout_batch_size,
         "group_size": setup.batch.group_size,
         "replicas": machine.num_replicas,
         "workers": machine.num_workers,
-        "schedule": records.SCHEDULES.index(policy.schedule),
-        "granularity": records.GRANULARITIES.index(effective_granularity(policy, machine.streamable)),
+        "schedule": codes.SCHEDULES.index(policy.schedule),
+        "granularity": codes.GRANULARITIES.index(effective_granularity(policy, machine.streamable)),
         "rounds": runs_in_rounds(policy),
         "stream": streams_pieces(policy, machine.streamable),
         "static": machine.batching == "static",
@@ -379,7 +377,7 @@ def _settings(
         "oldest_first": policy.schedule == "async" and policy.train_order == "oldest",
         "drains": policy.schedule == "async" and not policy.partial_rollout,
         "window": policy.window if isinstance(policy, Oracle) and not asks else 0,
-        "sampling": records.SAMPLINGS.index(setup.replay.sampling),
+        "sampling": codes.SAMPLINGS.index(setup.replay.sampling),
     }
 
 

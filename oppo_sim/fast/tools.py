@@ -7,19 +7,21 @@ trace has turns come here (``s.tools``)."""
 import math
 
 from oppo_sim.fast.activities import set_event
-from oppo_sim.fast.prefixes import keep_prefix, release_prefix
-from oppo_sim.fast.records import (
-    NO_ROOM,
-    Array,
-    State,
+from oppo_sim.fast.arrays import (
     answers_in,
     calls_in,
-    compiled,
     first_call_in,
     kept_in,
     replicas_in,
     rollouts_in,
     turns_in,
+)
+from oppo_sim.fast.codes import NO_ROOM
+from oppo_sim.fast.compiled import compiled
+from oppo_sim.fast.prefixes import keep_prefix, release_prefix
+from oppo_sim.fast.records import (
+    Array,
+    State,
 )
 
 

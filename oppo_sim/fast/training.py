@@ -16,20 +16,10 @@ from oppo_sim.fast.activities import (
     time_on_device,
     tolerance,
 )
-from oppo_sim.fast.costs import stage_times
-from oppo_sim.fast.ordering import clear
-from oppo_sim.fast.records import (
-    ASYNC,
-    PARALLEL_STAGES,
-    SPAN_SCORE,
-    SPAN_TRAINING,
-    STAGES,
-    SYNCHRONOUS,
-    State,
+from oppo_sim.fast.arrays import (
     activity_s_in,
     activity_stages_in,
     batch_in,
-    compiled,
     passed_s_in,
     queue_in,
     rollouts_in,
@@ -38,6 +28,18 @@ from oppo_sim.fast.records import (
     stage_s_in,
     workers_in,
 )
+from oppo_sim.fast.codes import (
+    ASYNC,
+    PARALLEL_STAGES,
+    SPAN_SCORE,
+    SPAN_TRAINING,
+    STAGES,
+    SYNCHRONOUS,
+)
+from oppo_sim.fast.compiled import compiled
+from oppo_sim.fast.costs import stage_times
+from oppo_sim.fast.ordering import clear
+from oppo_sim.fast.records import State
 from oppo_sim.fast.scorer import queue_place
 from oppo_sim.fast.selection import ready
 

@@ -12,10 +12,10 @@ from oppo_sim.costs.achieved import (
     all_reduce,
     all_reduce_over,
 )
+from oppo_sim.costs.collectives import collectives_seconds
 from oppo_sim.costs.devices import DEVICES
 from oppo_sim.costs.hosts import HOST_SECONDS, HOSTS, HostOverheads, find_host
 from oppo_sim.costs.models import MODELS
-from oppo_sim.costs.operators import collectives_seconds
 from oppo_sim.costs.roofline_engine import RooflineEngine
 
 

@@ -25,10 +25,11 @@ from oppo_sim.costs.memory import (
 )
 from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.models import find_model
-from oppo_sim.costs.operators import Split, achievable_rates, adapter_group, layer_groups
+from oppo_sim.costs.operators import adapter_group, layer_groups
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
+from oppo_sim.costs.split import Split, achievable_rates
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 from tests.perfect import perfect

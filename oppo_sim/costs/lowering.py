@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from oppo_sim.costs.forward_terms import ForwardTerms
 from oppo_sim.costs.interface import DecodeLines, Demand, StageTimes
-from oppo_sim.costs.operators import ForwardTerms
 from oppo_sim.costs.profile import ForwardOnDevice, RangeCounter
 
 

@@ -6,15 +6,12 @@ another. All numbers are for one of the tensor-parallel devices, for a whole for
 floating-point operations and bytes.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from math import comb
 from typing import NamedTuple
 
-from oppo_sim.costs.achieved import Achievable, Collective, achieved, all_reduce
-from oppo_sim.costs.device import Device, Dtype, value_bytes, weight_value_bytes
-from oppo_sim.costs.formulas import roofline_forward
 from oppo_sim.costs.model_shape import ModelShape
+from oppo_sim.costs.split import Split
 
 _SOFTMAX_BYTES_PER_LOGIT = 24.0
 """Logits in bf16 read, then fp32 copies: cast, softmax and draw (or pick), each read and written."""
@@ -25,18 +22,6 @@ _ADAPTER_VALUES = 4.0
 """Of an input or output: half of 1 + 6 forward and 5 + 4 backward, as wide as each other."""
 _QUERY_BLOCK = 128.0
 """Queries that share one pass over the keys in a FlashAttention kernel (Dao, "FlashAttention-2", 2023)."""
-
-
-class Rates(NamedTuple):
-    """What one device achieves, per second."""
-
-    gemm: float
-    head: float
-    attention: float
-    memory: float
-    all_reduce: Collective
-    all_to_all: Collective
-    """Between sequence-parallel devices; bytes that one device sends."""
 
 
 class Group(NamedTuple):
@@ -52,80 +37,7 @@ class Group(NamedTuple):
         return max(self.arithmetic_s, self.memory_s)
 
 
-_NOTHING = Group(0.0, 0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class Split:
-    """A model on ``tensor_parallel`` devices; ``kv_bytes`` of an element of the KV cache."""
-
-    shape: ModelShape
-    tensor_parallel: int
-    dtype: Dtype
-    kv_bytes: float
-    rates: Rates
-    sequence_parallel: int = 1
-    """Devices among which the tokens of a sequence lie; each runs its own."""
-    pipeline_parallel: int = 1
-    """Stages that the layers are divided among."""
-    expert_parallel: int = 1
-    """Devices that the experts of a layer are divided among."""
-    expert_tensor_parallel: int | None = None
-    """Devices that share an expert; None: ``tensor_parallel``."""
-    expert_link: Collective | None = None
-    """Between the devices of the experts; bytes that one device sends. None: as ``rates.all_to_all``."""
-    sequence_link: Collective | None = None
-    """Likewise between sequence-parallel devices."""
-    gather: Collective | None = None
-    """An all-reduce between all devices of an inference engine, which gathers all tokens before its experts
-    and sums what they give (vLLM's, SGLang's and TensorRT-LLM's default). None: all-to-alls."""
-
-    @property
-    def experts_apart(self) -> bool:
-        """Whether experts lie on other devices than what tensor parallelism divides."""
-        return self.expert_parallel > 1 or self.devices_of_an_expert != self.tensor_parallel
-
-    @property
-    def devices_of_an_expert(self) -> int:
-        """That share its matrices."""
-        return self.expert_tensor_parallel or self.tensor_parallel
-
-    @property
-    def expert_ranks(self) -> float:
-        """Ranks whose tokens a layer's experts run together."""
-        return self.expert_parallel * self.devices_of_an_expert / self.tensor_parallel
-
-    @property
-    def weight_bytes_per_param(self) -> float:
-        return weight_value_bytes(self.dtype)
-
-    @property
-    def activation_bytes(self) -> float:
-        """Of a value of activations, embeddings and the output head: 16 bits, also with fp8 weights."""
-        return value_bytes(self.dtype)
-
-    @property
-    def kv_bytes_per_token(self) -> float:
-        """On one device."""
-        return self.shape.kv_bytes_per_token(self.kv_bytes, self.tensor_parallel)
-
-
-def achievable_rates(
-    device: Device, dtype: Dtype, shares: Achievable, degree: int = 1, link_bytes_per_s: float | None = None
-) -> Rates:
-    """The datasheet's rates times the achievable shares, between ``degree`` tensor-parallel devices. Raises
-    OppoError for a dtype the device lacks."""
-    activations = device.bf16_flops if dtype == "fp8" else device.flops(dtype)
-    found = achieved(device, shares)
-    link = device.link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
-    return Rates(
-        gemm=device.flops(dtype) * found.gemm,
-        head=activations * found.gemm,
-        attention=activations * found.attention,
-        memory=device.hbm_bytes_per_s * found.memory,
-        all_reduce=all_reduce(device, shares, degree, link_bytes_per_s),
-        all_to_all=Collective(found.collective_latency_s, link * found.link),
-    )
+NO_WORK = Group(0.0, 0.0, 0.0, 0.0)
 
 
 def touched_experts(num_experts: int, per_token: int, tokens: float) -> float:
@@ -324,176 +236,6 @@ def prefill_attention(split: Split, tokens: float, pairs: float) -> Group:
         read = layers * (shape.kv_width + shape.value_width) * split.activation_bytes / split.tensor_parallel
     traffic = own + read * pairs / _QUERY_BLOCK
     return Group(flops / split.rates.attention, traffic / split.rates.memory, flops, traffic)
-
-
-def collectives_seconds(split: Split, rows: float) -> float:
-    """Between the devices of one replica or rank: an all-reduce of ``rows`` hidden vectors a block with
-    tensor parallelism, four all-to-alls with sequence parallelism (queries, keys, values, attention output:
-    Jacobs et al., "DeepSpeed Ulysses", 2023; KV heads are repeated where there are too few), hidden vectors
-    to their experts and back, and from each stage of a pipeline to the next."""
-    shape, seconds = split.shape, tensor_parallel_seconds(split, rows)
-    if split.experts_apart and shape.moe_layers:
-        seconds += shape.moe_layers * _expert_exchange_seconds(split, rows)
-    if split.sequence_parallel > 1:
-        latency_s, bytes_per_s = split.sequence_link or split.rates.all_to_all
-        degree = split.sequence_parallel
-        repeated = max(shape.kv_heads, degree) / shape.kv_heads
-        size = shape.query_width + shape.output_width + repeated * (shape.kv_width + shape.value_width)
-        size *= rows * split.activation_bytes
-        sent = size / split.tensor_parallel * (degree - 1) / degree
-        seconds += shape.mixing_layers * (4 * latency_s + sent / bytes_per_s)
-    if split.pipeline_parallel > 1:
-        latency_s, bytes_per_s = split.rates.all_to_all
-        sent = rows * shape.hidden_size * split.activation_bytes / split.tensor_parallel
-        seconds += (split.pipeline_parallel - 1) * (latency_s + sent / bytes_per_s)
-    return seconds
-
-
-def tensor_parallel_seconds(split: Split, rows: float) -> float:
-    """Of ``collectives_seconds``, the all-reduces of tensor parallelism."""
-    shape = split.shape
-    if split.tensor_parallel == 1:
-        return 0.0
-    latency_s, bytes_per_s = split.rates.all_reduce
-    size = rows * shape.hidden_size * split.activation_bytes
-    reduced = shape.num_blocks
-    moved = split.experts_apart and (split.gather is None or split.expert_ranks > 1)
-    if moved and not shape.shared_expert_intermediate_size:
-        reduced -= shape.moe_layers
-    return reduced * (latency_s + size / bytes_per_s)
-
-
-def _expert_exchange_seconds(split: Split, rows: float) -> float:
-    """Of one layer: each device sends a copy of its tokens' hidden vectors to each expert that they use, and
-    gets as many back (Lepikhin et al., "GShard", 2020, §3.2); devices that share an expert gather what each
-    of them got, and scatter their sums. Tokens of a rank lie on its tensor-parallel devices (Megatron's
-    sequence parallelism), and are routed uniformly."""
-    if split.gather is not None:
-        # Where every rank has all tokens already, the sum is tensor parallelism's all-reduce.
-        latency_s, bytes_per_s = split.gather
-        size = rows * split.expert_ranks * split.shape.hidden_size * split.activation_bytes
-        return 2 * latency_s + size / bytes_per_s if split.expert_ranks > 1 else 0.0
-    latency_s, bytes_per_s = split.expert_link or split.rates.all_to_all
-    degree, shared = split.expert_parallel, split.devices_of_an_expert
-    used = split.shape.num_experts_per_tok * split.shape.expert_input_size * split.activation_bytes
-    size = rows / split.tensor_parallel * used
-    exchanges = 2 * (degree > 1) + 2 * (shared > 1)
-    sent = 2.0 * size * (degree - 1) / degree + 2.0 * size * (shared - 1)
-    return exchanges * latency_s + sent / bytes_per_s
-
-
-class Terms(NamedTuple):
-    """An operator group whose parts are affine in tokens and touched experts: at none of both, and what one
-    of each adds."""
-
-    fixed: Group
-    per_token: Group
-    per_expert: Group
-
-
-def affine_terms(groups_at: Callable[[float, float], tuple[Group, ...]]) -> tuple[Terms, ...]:
-    """The groups of ``groups_at(tokens, touched experts)`` as terms."""
-
-    def added(more: Group, none: Group) -> Group:
-        return Group(*(b - a for a, b in zip(none, more, strict=True)))
-
-    ends = zip(groups_at(0.0, 0.0), groups_at(1.0, 0.0), groups_at(0.0, 1.0), strict=True)
-    return tuple(Terms(none, added(token, none), added(expert, none)) for none, token, expert in ends)
-
-
-class ForwardTerms(NamedTuple):
-    """A forward over new tokens in numbers; seconds, operations and bytes of one device.
-
-    seconds = max(Σ longer(group) + latency_s + collective_s_per_token · tokens, least_s) + host_s, where a
-    group is longer by its arithmetic or its traffic.
-    """
-
-    groups: tuple[tuple[float, ...], ...]
-    """Attention (of a token, of a query-key pair), then each other group (``Terms``), the numbers of its
-    three ``Group`` one after the other."""
-    latency_s: float
-    collective_s_per_token: float
-    least_s: float
-    host_s: float
-    experts: int
-    """Of a layer; 0: none."""
-    missed: float
-    """Share of the experts that a token, and one of each other rank whose experts lie with its own, does not
-    use."""
-    devices: int
-
-    def at(self, tokens: float, pairs: float) -> tuple[float, Group]:
-        """Seconds, and the parts of one device."""
-        seconds, *parts = roofline_forward(
-            self.groups,
-            0,
-            len(self.groups),
-            self.experts,
-            self.missed,
-            self.latency_s,
-            self.collective_s_per_token,
-            self.least_s,
-            self.host_s,
-            tokens,
-            pairs,
-        )
-        return seconds, Group(*parts)
-
-    def over(self, ranks: int) -> "ForwardTerms":
-        """Of tokens and pairs that so many ranks share evenly, each on its own ``devices``."""
-
-        def shared(group: tuple[float, ...], first: int, last: int) -> tuple[float, ...]:
-            return (*group[:first], *(number / ranks for number in group[first:last]), *group[last:])
-
-        attention, *others = self.groups
-        return self._replace(
-            groups=(shared(attention, 0, 8), *(shared(group, 4, 8) for group in others)),
-            collective_s_per_token=self.collective_s_per_token / ranks,
-            missed=self.missed ** (1.0 / ranks),
-            devices=self.devices * ranks,
-        )
-
-
-def forward_terms(
-    split: Split,
-    groups_at: Callable[[float, float], tuple[Group, ...]],
-    layer_latency_s: float,
-    least_s: float = 0.0,
-    host_s: float = 0.0,
-    collectives: float = 1.0,
-    attention: float = 1.0,
-    tp_comm_overlap: bool = False,
-) -> ForwardTerms:
-    """The forward of a model: attention, the groups of ``groups_at(tokens, touched experts)``, collectives,
-    and ``layer_latency_s`` of all layers. ``collectives`` and ``attention`` are factors on the seconds of
-    both. ``tp_comm_overlap``: all-reduces run beside the matrix products."""
-    shape = split.shape
-
-    def attended(tokens: float, pairs: float) -> Group:
-        group = prefill_attention(split, tokens, pairs)
-        return group._replace(
-            arithmetic_s=attention * group.arithmetic_s, memory_s=attention * group.memory_s
-        )
-
-    of_attention = Terms(attended(1.0, 0.0), attended(0.0, 1.0), _NOTHING)
-    terms = (of_attention, *affine_terms(groups_at))
-    none, one = (collectives * collectives_seconds(split, rows) for rows in (0.0, 1.0))
-    if tp_comm_overlap:
-        hidden, reduced = (collectives * tensor_parallel_seconds(split, rows) for rows in (0.0, 1.0))
-        none -= hidden
-        one -= hidden + min(reduced - hidden, sum(per_token.arithmetic_s for _, per_token, _ in terms[1:]))
-    return ForwardTerms(
-        tuple((*fixed, *per_token, *per_expert) for fixed, per_token, per_expert in terms),
-        layer_latency_s + none,
-        one - none,
-        least_s,
-        host_s,
-        shape.num_experts,
-        (1.0 - shape.num_experts_per_tok / shape.num_experts) ** split.expert_ranks
-        if shape.num_experts
-        else 0.0,
-        split.tensor_parallel,
-    )
 
 
 def total(groups: Iterable[Group]) -> tuple[float, Group]:

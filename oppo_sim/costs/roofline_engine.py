@@ -6,26 +6,23 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from oppo_sim.costs.achieved import Achievable, Nodes, achieved, all_reduce_over
+from oppo_sim.costs.collectives import collectives_seconds
 from oppo_sim.costs.device import Device, Dtype
+from oppo_sim.costs.forward_terms import ForwardTerms, forward_terms
 from oppo_sim.costs.hosts import HOST_SECONDS, HOSTS, HostOverheads
 from oppo_sim.costs.interface import DecodeLines, Demand, Line, Peak, Work
 from oppo_sim.costs.lowering import Lowering
 from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.operators import (
-    ForwardTerms,
     Group,
-    Rates,
-    Split,
-    achievable_rates,
     bounded_groups,
-    collectives_seconds,
     decode_attention,
-    forward_terms,
     head_groups,
     layer_groups,
     total,
     touched_of_slowest,
 )
+from oppo_sim.costs.split import Rates, Split, achievable_rates
 
 _INFINITE = float("inf")
 

@@ -10,6 +10,7 @@ from oppo_sim.costs.achieved import Achievable, Achieved, Collective, achieved, 
 from oppo_sim.costs.context import stages_run
 from oppo_sim.costs.device import Device, value_bytes
 from oppo_sim.costs.formulas import added, micro_batches, slowest_rank, stage_seconds
+from oppo_sim.costs.forward_terms import ForwardTerms, forward_terms
 from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
 from oppo_sim.costs.lowering import Lowering, StagePlan
 from oppo_sim.costs.memory import (
@@ -21,19 +22,16 @@ from oppo_sim.costs.memory import (
 )
 from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.operators import (
-    ForwardTerms,
     Group,
-    Split,
-    achievable_rates,
     adapter_group,
     bounded_groups,
     entropy_group,
-    forward_terms,
     head_groups,
     layer_groups,
     permuted_group,
 )
 from oppo_sim.costs.roofline_parts import TrainingDevices
+from oppo_sim.costs.split import Split, achievable_rates
 from oppo_sim.costs.training_config import REFIT_SCALING, RESHARD_SCALING, TrainingConfig, sync_rate
 
 _NO_STATE = StateBytes(0.0, 0.0, 0.0)

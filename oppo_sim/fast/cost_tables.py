@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from oppo_sim.costs.forward_terms import ForwardTerms
 from oppo_sim.costs.interface import Costs, DecodeCost, DecodeLines, Demand, Peak, StageTimes
 from oppo_sim.costs.lowering import NotLoweredError, StagePlan, decode_lines, lower_prefill, lower_stages
-from oppo_sim.costs.operators import ForwardTerms
 from oppo_sim.costs.profile import ForwardOnDevice, RangeCounter
 from oppo_sim.fast import codes
 

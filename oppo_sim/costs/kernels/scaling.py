@@ -7,18 +7,12 @@ collectives that of links. Small kernels, whose time is neither, are scaled all 
 from collections.abc import Callable
 from dataclasses import replace
 
+from oppo_sim.costs.collectives import collectives_seconds
 from oppo_sim.costs.devices import Device
 from oppo_sim.costs.kernels.table import DecodeAttention, KernelTable, PrefillAttention, RowsTable
-from oppo_sim.costs.operators import (
-    Split,
-    collectives_seconds,
-    decode_attention,
-    head_groups,
-    layer_groups,
-    prefill_attention,
-    total,
-)
+from oppo_sim.costs.operators import decode_attention, head_groups, layer_groups, prefill_attention, total
 from oppo_sim.costs.roofline_engine import RooflineEngine
+from oppo_sim.costs.split import Split
 
 
 def same_rates(device: Device, measured: Device) -> bool:

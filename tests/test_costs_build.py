@@ -20,7 +20,8 @@ from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.models import MODELS
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.roofline_parts import TrainingDevices
-from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
+from oppo_sim.costs.roofline_training import RooflineTraining
+from oppo_sim.costs.trained_model import TrainedModel
 from oppo_sim.costs.training_config import FullExport, OnlineRefit, Reshard, SharedWeights, TrainingConfig
 from oppo_sim.errors import OppoError
 from oppo_sim.scenario.yaml_text import parse_yaml

@@ -28,8 +28,9 @@ from oppo_sim.costs.models import find_model
 from oppo_sim.costs.operators import adapter_group, layer_groups
 from oppo_sim.costs.roofline_config import RooflineCostConfig
 from oppo_sim.costs.roofline_parts import TrainingDevices
-from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
+from oppo_sim.costs.roofline_training import RooflineTraining
 from oppo_sim.costs.split import Split, achievable_rates
+from oppo_sim.costs.trained_model import TrainedModel
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.errors import OppoError
 from tests.perfect import perfect

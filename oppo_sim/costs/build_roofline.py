@@ -21,8 +21,9 @@ from oppo_sim.costs.roofline_memory import (
     trained_adapters,
 )
 from oppo_sim.costs.roofline_parts import Verifier
-from oppo_sim.costs.roofline_training import RooflineTraining, TrainedModel
+from oppo_sim.costs.roofline_training import RooflineTraining
 from oppo_sim.costs.scoring import SummedPrefill
+from oppo_sim.costs.trained_model import TrainedModel
 
 
 def rollout_engine(parts: Parts) -> RooflineEngine:

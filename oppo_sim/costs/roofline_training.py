@@ -4,12 +4,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import sqrt
 from statistics import NormalDist
-from typing import NamedTuple
 
 from oppo_sim.costs.achieved import Achievable, Achieved, Collective, achieved, trainer_shares
 from oppo_sim.costs.context import stages_run
 from oppo_sim.costs.device import Device, value_bytes
-from oppo_sim.costs.formulas import added, micro_batches, slowest_rank, stage_seconds
+from oppo_sim.costs.formulas import added
 from oppo_sim.costs.forward_terms import ForwardTerms, forward_terms
 from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
 from oppo_sim.costs.lowering import Lowering, StagePlan
@@ -17,10 +16,8 @@ from oppo_sim.costs.memory import (
     OPTIMIZER_TRAFFIC_PER_PARAM,
     MicroBatch,
     StateBytes,
-    model_parameters,
     projection_widths,
 )
-from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.operators import (
     Group,
     adapter_group,
@@ -32,48 +29,9 @@ from oppo_sim.costs.operators import (
 )
 from oppo_sim.costs.roofline_parts import TrainingDevices
 from oppo_sim.costs.split import Split, achievable_rates
+from oppo_sim.costs.trained_model import TrainedModel
 from oppo_sim.costs.training_config import REFIT_SCALING, RESHARD_SCALING, TrainingConfig, sync_rate
-
-_NO_STATE = StateBytes(0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """A model of the training group; bytes of a device."""
-
-    shape: ModelShape
-    has_head: bool
-    training_micro_batch: MicroBatch
-    inference_micro_batch: MicroBatch
-    state: StateBytes = _NO_STATE
-    streamed_bytes: float = 0.0
-    """Brought in for every micro-batch, layer by layer, beside the arithmetic."""
-    remove_padding: bool = True
-    adapters: int | None = None
-    """Parameters of adapters, which alone are trained; None: all are."""
-
-    @property
-    def parameters(self) -> int:
-        return model_parameters(self.shape, self.has_head)
-
-    @property
-    def trained_share(self) -> float:
-        """Of the parameters."""
-        return 1.0 if self.adapters is None else self.adapters / self.parameters
-
-
-class _Stage(NamedTuple):
-    model: TrainedModel
-    plan: StagePlan
-    recomputed: float = 0.0
-    """Forwards of a micro-batch that are run again, which take the device and are no work."""
-    collectives: float = 1.0
-    """Of a pass, over those of a forward: a backward of two passes has those of one."""
-    attention: float = 1.0
-    """Seconds of a pass, likewise."""
-    entropy: bool = False
-    """Of each token, over the vocabulary."""
-
+from oppo_sim.costs.training_stage import Stage, StageCost, stage_cost
 
 _REDUCED_BYTES = 4.0
 """Of a gradient that is reduced in float32."""
@@ -88,16 +46,6 @@ _HOOKS_S = 0.02
 """Of a micro-batch's forward with FSDP or ZeRO-3."""
 _ADV = 3
 """Place of the stage without a model."""
-
-
-class _Part(NamedTuple):
-    """A stage: its seconds, those its arithmetic and traffic take alone, and the work of one device."""
-
-    seconds: float = 0.0
-    arithmetic_s: float = 0.0
-    memory_s: float = 0.0
-    flops: float = 0.0
-    bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -130,7 +78,7 @@ class RooflineTraining:
     """Likewise to those that share the tokens of a sequence with it."""
     gather_factor: float = 1.0
     """On the seconds of gathers."""
-    _last: tuple[BatchShape, tuple[_Part, ...]] | None = field(
+    _last: tuple[BatchShape, tuple[StageCost, ...]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
     _splits: dict[int, Split] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -200,7 +148,7 @@ class RooflineTraining:
         rate = sync.convert_bytes_per_s or sync_rate(self.num_gpus, REFIT_SCALING)
         return sync.fixed_s + size / rate + size / link
 
-    def _stages(self, batch: BatchShape) -> tuple[_Part, ...]:
+    def _stages(self, batch: BatchShape) -> tuple[StageCost, ...]:
         """old_log_prob, ref, values, adv, update_critic, update_actor. Times and work of a batch are queried
         in turn: the last is kept."""
         if self._last is None or self._last[0] is not batch:
@@ -218,15 +166,18 @@ class RooflineTraining:
                 to.roofline_stage(stage.plan, self._forward_terms(stage))
         to.training_group(self.sync_seconds(), self._data_parallel, self.num_gpus)
 
-    def _computed_stages(self, batch: BatchShape) -> tuple[_Part, ...]:
+    def _computed_stages(self, batch: BatchShape) -> tuple[StageCost, ...]:
         old_log_prob, ref, values, _, critic, actor = (
-            _Part() if stage is None else self._part(stage, batch) for stage in self._plans
+            StageCost()
+            if stage is None
+            else stage_cost(stage, self._forward_terms(stage), batch, self._data_parallel)
+            for stage in self._plans
         )
         adv = self.devices.adv_fixed_s + self.devices.adv_per_token_s * batch.tokens
-        return old_log_prob, ref, values, _Part(adv), critic, actor
+        return old_log_prob, ref, values, StageCost(adv), critic, actor
 
     @cached_property
-    def _plans(self) -> tuple[_Stage | None, ...]:
+    def _plans(self) -> tuple[Stage | None, ...]:
         """One a stage, in their order."""
         run = stages_run(self.training)
         separate = self.training.critic == "separate"
@@ -335,25 +286,14 @@ class RooflineTraining:
         """The fields of ``StagePlan`` that say what a micro-batch runs."""
         padded = 0.0 if model.remove_padding else float(self.longest)
         spread = self._spread(model) if held.rollouts else 0.0
-        longest = self._longest_stage(model)
+        longest = model.longest_stage(self.training.pipeline_parallel)
         filling = (1.0 - longest) / self.training.virtual_pipeline_parallel
         return *held, padded, spread, float(self.training.pipeline_parallel), longest, filling
-
-    def _longest_stage(self, model: TrainedModel) -> float:
-        """Share of a forward that the busiest stage of a pipeline takes: layers are divided evenly, and the
-        last stage has the output head (Megatron)."""
-        stages, shape = self.training.pipeline_parallel, model.shape
-        if stages == 1:
-            return 1.0
-        layers, head = shape.num_hidden_layers, shape.lm_head_params if model.has_head else 0
-        of_layers = shape.active_matrix_params / (shape.active_matrix_params + head)
-        first, last = -(-layers // stages) / layers, layers // stages / layers
-        return max(first * of_layers, last * of_layers + 1.0 - of_layers)
 
     def _head(self, model: TrainedModel, tokens: float) -> tuple[Group, ...]:
         return head_groups(self._split(model), tokens, normalised=True) if model.has_head else ()
 
-    def _forward_terms(self, stage: _Stage) -> ForwardTerms:
+    def _forward_terms(self, stage: Stage) -> ForwardTerms:
         """One pass of a micro-batch."""
         model, shape = stage.model, stage.model.shape
         key = id(model), stage.collectives, stage.attention, stage.entropy
@@ -398,7 +338,7 @@ class RooflineTraining:
             return given
         return full if self.training.sharding == "full" else other
 
-    def _forward(self, model: TrainedModel) -> _Stage:
+    def _forward(self, model: TrainedModel) -> Stage:
         # A fully sharded model gathers the next layer while it computes this one.
         gather = self._gather_seconds(model) if self.training.sharding == "full" else 0.0
         plan = StagePlan(
@@ -407,9 +347,9 @@ class RooflineTraining:
             overhead_s=self.training.pipeline_parallel * self._overhead_s,
             offload_s=self._out_and_in(model.state.parameters if self.training.param_offload else 0.0),
         )
-        return _Stage(model, plan)
+        return Stage(model, plan)
 
-    def _update(self, model: TrainedModel) -> _Stage:
+    def _update(self, model: TrainedModel) -> Stage:
         """All epochs: per mini-batch its micro-batches (a backward is two forwards) and an optimizer step."""
         training = self.training
         gather = self._gather_seconds(model)
@@ -445,42 +385,4 @@ class RooflineTraining:
         )
         run = passes + recomputed
         attention = (1.0 + recomputed + _BACKWARD_ATTENTION) / run
-        return _Stage(model, plan, recomputed, (2.0 + recomputed) / run, attention)
-
-    def _part(self, stage: _Stage, batch: BatchShape) -> _Part:
-        """A stage of a batch."""
-        plan = stage.plan
-        tokens = batch.tokens / self._data_parallel / plan.mini_batches
-        pairs = batch.pairs / self._data_parallel / plan.mini_batches
-        rollouts = len(batch.prompt_lengths) / self._data_parallel / plan.mini_batches
-        padded = plan.padded_tokens > 0.0
-        run_tokens = plan.padded_tokens * rollouts if padded else tokens
-        count = micro_batches(run_tokens, rollouts, plan.micro_batch, plan.micro_batch_rollouts)
-        forward = self._forward_terms(stage)
-        one_s, one = forward.at(run_tokens / count, pairs / count)
-        # Padding takes the device and is no work.
-        work = forward.at(tokens / count, pairs / count)[1] if padded else one
-        slowest = slowest_rank(tokens, pairs, rollouts, count, plan.mini_batches, plan.spread)
-        seconds = stage_seconds(
-            slowest * one_s,
-            count,
-            plan.passes,
-            plan.speed,
-            plan.longest_stage,
-            plan.filling,
-            plan.beside_s,
-            plan.overhead_s,
-            plan.steps,
-            plan.reduction_s,
-            plan.optimizer_s,
-            plan.offload_s,
-        )
-        passes = plan.passes * count * plan.steps / plan.pipeline
-        run = (plan.passes + stage.recomputed) * count * plan.steps / plan.pipeline
-        return _Part(
-            seconds,
-            run * one.arithmetic_s,
-            run * one.memory_s + plan.steps * plan.optimizer_s,
-            passes * work.flops,
-            passes * work.bytes + plan.steps * plan.optimizer_bytes,
-        )
+        return Stage(model, plan, recomputed, (2.0 + recomputed) / run, attention)

@@ -15,9 +15,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from oppo_sim.errors import OppoError
+from oppo_sim.report.activities import covered, shares
 from oppo_sim.report.perfetto import started_together, trace_events, write_trace
 from oppo_sim.report.style import stage_colour
-from oppo_sim.report.timeline import compare_gantt, covered, gantt_figure, shares
+from oppo_sim.report.timeline import compare_gantt, gantt_figure
 from oppo_sim.results.spans import Marker, Span
 
 

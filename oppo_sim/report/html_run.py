@@ -7,6 +7,7 @@ import numpy as np
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.report.activities import STEP_END, Timeline
 from oppo_sim.report.html_parts import (
     Chapter,
     Grid,
@@ -37,7 +38,7 @@ from oppo_sim.report.run_figures import (
     stage_times_figure,
     staleness_figure,
 )
-from oppo_sim.report.timeline import STEP_END, Timeline, compare_gantt
+from oppo_sim.report.timeline import compare_gantt
 from oppo_sim.run_folder import FinishedRun
 from oppo_sim.run_kinds import MEASURED
 

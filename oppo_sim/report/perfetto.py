@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from oppo_sim.errors import OppoError
 from oppo_sim.files import whole_file
 from oppo_sim.plain_json import plain
-from oppo_sim.report.timeline import (
+from oppo_sim.report.activities import (
     DECODE,
     GEN_END,
     STEP_END,

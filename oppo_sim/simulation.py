@@ -16,7 +16,8 @@ from oppo_sim.results.sinks import FrameSink, Sinks
 from oppo_sim.results.spans import Marker, Span
 from oppo_sim.results.summary import summarise
 from oppo_sim.scenario.build import Setup, build_setup, policy_settings_of
-from oppo_sim.scenario.load import Overrides, load_scenario, override_texts, with_trace
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.overrides import Overrides, override_texts, with_trace
 from oppo_sim.scenario.policy_label import for_policy, scenario_under, settings_in
 from oppo_sim.scenario.schema import Scenario
 

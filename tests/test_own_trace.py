@@ -8,7 +8,8 @@ import pytest
 from oppo_sim.cli.main import run
 from oppo_sim.errors import OppoError
 from oppo_sim.report.html_parts import sweep_command
-from oppo_sim.scenario.load import load_scenario, own_trace
+from oppo_sim.scenario.load import load_scenario
+from oppo_sim.scenario.overrides import own_trace
 from oppo_sim.scenario.yaml_text import parse_yaml
 
 LENGTHS = "prompt_length,response_length\n" + "\n".join(f"10,{n}" for n in (3, 5, 8, 40)) + "\n"

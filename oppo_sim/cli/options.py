@@ -27,7 +27,7 @@ def _take_trace(ctx: click.Context, param: click.Parameter, value: tuple[Path, .
     if len(value) > 1:
         raise OppoError(f"--trace is given {len(value)} times ({', '.join(map(str, value))}): keep one")
     if value:
-        from oppo_sim.scenario.load import own_trace
+        from oppo_sim.scenario.overrides import own_trace
 
         ctx.meta[_TRACE] = own_trace(value[0])
 

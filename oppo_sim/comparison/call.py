@@ -13,7 +13,7 @@ from oppo_sim.runs.best import Objective
 from oppo_sim.runs.execute import Executor, ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.store import RunStore
-from oppo_sim.scenario.load import Overrides
+from oppo_sim.scenario.overrides import Overrides
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
 

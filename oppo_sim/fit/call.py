@@ -16,7 +16,7 @@ from oppo_sim.fit.terms.gathers import GATHER
 from oppo_sim.fit.terms.offload import OFFLOAD
 from oppo_sim.fit.terms.priors import TOOL_TOKENS
 from oppo_sim.progress import OnProgress, listener, unheard
-from oppo_sim.scenario.load import Overrides
+from oppo_sim.scenario.overrides import Overrides
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
 

@@ -34,7 +34,7 @@ from oppo_sim.report.style import FAINT, IDLE, INK
 from oppo_sim.run_folder import write_png
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.statistics import ROLLOUTS
-from oppo_sim.scenario.load import without_own_trace
+from oppo_sim.scenario.overrides import without_own_trace
 from oppo_sim.scenario.yaml_text import dump_yaml
 
 if TYPE_CHECKING:

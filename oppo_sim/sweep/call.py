@@ -11,7 +11,7 @@ from oppo_sim.progress import OnProgress, listener
 from oppo_sim.runs.execute import Executor, ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.store import RunStore
-from oppo_sim.scenario.load import Overrides, override_fields, with_trace
+from oppo_sim.scenario.overrides import Overrides, override_fields, with_trace
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.folder import sweep_to_folder

@@ -11,7 +11,7 @@ from oppo_sim.policies.registry import policy_name
 from oppo_sim.progress import OnProgress, listener, unheard
 from oppo_sim.runs.execute import ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
-from oppo_sim.scenario.load import Overrides, with_trace
+from oppo_sim.scenario.overrides import Overrides, with_trace
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.request import Constraints, Objective, Robust, TuneRequest
 from oppo_sim.tune.session import run_tuning

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.report.labels import option_text
-from oppo_sim.scenario.load import Overrides, override_fields, override_texts, without_own_trace
+from oppo_sim.scenario.overrides import Overrides, override_fields, override_texts, without_own_trace
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.request import TuneRequest
 from oppo_sim.tune.space import POLICY, Space

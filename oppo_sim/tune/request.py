@@ -15,7 +15,7 @@ from oppo_sim.runs.execute import ExecutorName
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.statistics import length_bias, paired_bias
 from oppo_sim.scenario.build import Parts
-from oppo_sim.scenario.load import Overrides
+from oppo_sim.scenario.overrides import Overrides
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.tune.frameworks.catalog import framework
 from oppo_sim.tune.worlds import WorldSpec

@@ -1,15 +1,13 @@
 """PPO with a clipped surrogate: one call a batch. docs/ppo.md has the formulas."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final
 
 import torch
 from torch import nn
 
-from oppo_real.engines.device import synchronize
 from oppo_real.engines.packed_model import head_of, prepare
 from oppo_real.ppo import metrics
 from oppo_real.ppo.batching import (
@@ -25,38 +23,12 @@ from oppo_real.ppo.formulas import importance_weights, policy_losses, value_loss
 from oppo_real.ppo.forward import policy_outputs, state_values
 from oppo_real.ppo.optimize import Stepper
 from oppo_real.ppo.rollout import TokenRow, TrainRollout
+from oppo_real.ppo.stopwatch import Stopwatch
 from oppo_sim.columns import TRAINING_STAGES, timing
 from oppo_sim.errors import OppoError
 
 FORMAT: Final = "oppo-ppo-trainer/1"
 _STAGES: Final = TRAINING_STAGES[:-1]  # update_weights is the driver's
-
-
-class Stopwatch:
-    """Seconds of the stages of an update, by the wall clock."""
-
-    def __init__(self, device: torch.device, stages: Sequence[str] = ()) -> None:
-        """``stages``: those that are told even if they never ran (0)."""
-        self._device = device
-        self._seconds = dict.fromkeys(stages, 0.0)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Add the time of the block to the stage; work queued on the device counts, before and behind."""
-        began = self._now()
-        try:
-            yield
-        finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + self._now() - began
-
-    def take(self) -> dict[str, float]:
-        """Stage → seconds since the last call."""
-        seconds, self._seconds = self._seconds, {}
-        return seconds
-
-    def _now(self) -> float:
-        synchronize(self._device)
-        return perf_counter()
 
 
 class PPOTrainer:

@@ -16,7 +16,7 @@ from oppo_real.engines.torch_actor import TorchActor
 from oppo_real.placement.inline import InlineWorkerGroup
 from oppo_real.placement.interface import WorkerGroup
 from oppo_real.ppo.rollout import TrainRollout
-from oppo_real.ppo.trainer import Stopwatch
+from oppo_real.ppo.stopwatch import Stopwatch
 from oppo_real.run.source import PromptSource
 from oppo_real.trl_client.choices import (
     GenerationChoice,

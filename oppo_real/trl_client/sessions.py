@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from oppo_real.ppo.rollout import TrainRollout
-from oppo_real.ppo.trainer import Stopwatch
+from oppo_real.ppo.stopwatch import Stopwatch
 from oppo_real.trl_client.generate import GenerateGroup
 from oppo_real.trl_client.steps import StepRecord
 from oppo_real.wrapper import RolloutStream, StepBatch

@@ -12,7 +12,8 @@ import torch
 
 from oppo_real.engines import models, packed_attention
 from oppo_real.ppo.config import PPOConfig
-from oppo_real.ppo.trainer import PPOTrainer, Stopwatch
+from oppo_real.ppo.stopwatch import Stopwatch
+from oppo_real.ppo.trainer import PPOTrainer
 from tests.real.fake_cuda.covered import covers
 from tests.real.fake_cuda.exercises import BATCH, SMALL, same_weights, timeless, trainer
 from tests.real.fake_cuda.machine import cuda_machine

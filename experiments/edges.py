@@ -10,7 +10,7 @@ import oppo_sim
 from oppo_sim.scenario.load import load_scenario, shipped_scenarios
 from oppo_sim.sweep.beyond import best_edges
 from oppo_sim.sweep.edges import Edge
-from oppo_sim.sweep.run import Sweep
+from oppo_sim.sweep.result import Sweep
 
 STEPS, SEEDS = 16, 2
 SHARES = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)

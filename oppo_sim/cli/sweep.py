@@ -13,7 +13,8 @@ from oppo_sim.cli.progress import progress_bar, told_progress
 if TYPE_CHECKING:
     from oppo_sim.runs.execute import ExecutorName
     from oppo_sim.scenario.schema import Scenario
-    from oppo_sim.sweep.run import Sweep, SweepPlan
+    from oppo_sim.sweep.plan import SweepPlan
+    from oppo_sim.sweep.result import Sweep
     from oppo_sim.sweep.spec import SweepSpec
 
 _EPILOG = """\b
@@ -126,7 +127,7 @@ def command(
     spec, scenario = _loaded(scenario_or_file, grid, random, overrides, changes)
     from oppo_sim.runs.execute import Executor
     from oppo_sim.sweep.folder import refuse_taken, sweep_to_folder
-    from oppo_sim.sweep.run import plan_sweep
+    from oppo_sim.sweep.plan import plan_sweep
 
     where = Executor(executor, jobs, ray_address)
     with progress_bar(f"{scenario.name}: checking points", 1, as_json) as (bar, task):
@@ -197,8 +198,8 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
     from oppo_sim.report.labels import counted
     from oppo_sim.report.terminal import say
     from oppo_sim.runs.journal import known_keys
+    from oppo_sim.sweep.estimate import estimate
     from oppo_sim.sweep.folder import RUNS
-    from oppo_sim.sweep.run import estimate
 
     cores = jobs or os.cpu_count() or 1
     known = known_keys(folder / RUNS)

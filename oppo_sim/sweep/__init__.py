@@ -8,7 +8,7 @@ swept.heatmap(), swept.explore()
 """
 
 from oppo_sim.callable_package import make_callable
-from oppo_sim.sweep.run import Sweep
+from oppo_sim.sweep.result import Sweep
 from oppo_sim.sweep.spec import SweepSpec
 
 __all__ = ["Sweep", "SweepSpec"]

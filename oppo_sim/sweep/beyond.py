@@ -14,7 +14,7 @@ from oppo_sim.sweep.axes import Axis, GridAxis
 from oppo_sim.sweep.edges import Edge, Interval, Searched, edges
 
 if TYPE_CHECKING:
-    from oppo_sim.sweep.run import Sweep
+    from oppo_sim.sweep.result import Sweep
 
 
 def best_edges(sweep: "Sweep") -> tuple[list[Edge], str]:

@@ -15,7 +15,9 @@ from oppo_sim.scenario.overrides import Overrides, override_fields, with_trace
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import loaded_scenario
 from oppo_sim.sweep.folder import sweep_to_folder
-from oppo_sim.sweep.run import Sweep, finish, make_runs, plan_sweep
+from oppo_sim.sweep.plan import plan_sweep
+from oppo_sim.sweep.result import Sweep, finish
+from oppo_sim.sweep.run import make_runs
 from oppo_sim.sweep.spec import checked_spec
 
 

@@ -37,7 +37,9 @@ from oppo_sim.scenario.build import merged_warnings
 from oppo_sim.sweep.axes import Axis, GridAxis
 from oppo_sim.sweep.beyond import best_edges, best_warnings
 from oppo_sim.sweep.edges import edge_records
-from oppo_sim.sweep.run import MOST_NAMED, Sweep, SweepPlan, finish, make_runs
+from oppo_sim.sweep.plan import SweepPlan
+from oppo_sim.sweep.result import Sweep, finish
+from oppo_sim.sweep.run import make_runs
 from oppo_sim.tables import write_frame
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ POINTS_CSV: Final = "points.csv"
 RUN_TABLE: Final = "runs.parquet"
 BEST: Final = "best.json"
 FIGURES: Final = "figures"
+_MOST_NAMED: Final = 20
+"""Reasons of failures that a summary names."""
 _OWN: Final = (SWEEP, POINTS, POINTS_CSV, RUN_TABLE, BEST, COMMAND)
 
 
@@ -198,11 +202,11 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
         "baselines": dict(Counter(point.baseline_label for point in plan.runnable).most_common()),
         "failures": [
             {"error": failure.sentence, "points": failure.points, "first": failure.first}
-            for failure in sweep.failures[:MOST_NAMED]
+            for failure in sweep.failures[:_MOST_NAMED]
         ],
-        "other_failures": sum(failure.points for failure in sweep.failures[MOST_NAMED:]),
+        "other_failures": sum(failure.points for failure in sweep.failures[_MOST_NAMED:]),
         **provenance(plan.scenario, setup_of(plan.runnable[0].request)),
-        "warnings": warnings[:MOST_NAMED],
+        "warnings": warnings[:_MOST_NAMED],
     }
 
 

@@ -22,7 +22,7 @@ from oppo_sim.runs.statistics import ROLLOUTS, TO_REWARD
 from oppo_sim.sweep.best_points import SPEEDUP, shown_value
 from oppo_sim.sweep.beyond import best_edges
 from oppo_sim.sweep.edges import edge_sentences, into_another
-from oppo_sim.sweep.run import Sweep
+from oppo_sim.sweep.result import Sweep
 
 if TYPE_CHECKING:
     from rich.table import Table

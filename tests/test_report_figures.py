@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from oppo_sim import columns as c
-from oppo_sim.cli.present import comparison_table, price_table, run_summary_table
+from oppo_sim.cli.tables import comparison_table, price_table, run_summary_table
 from oppo_sim.errors import OppoError
 from oppo_sim.report import comparison_figures as k
 from oppo_sim.report import run_figures as g

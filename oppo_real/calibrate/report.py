@@ -21,7 +21,7 @@ _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps"))
 
 def fit_tables(calibration: Calibration) -> "list[Table]":
     """Coefficients with intervals; errors by regime; what slowed what down."""
-    from oppo_sim.cli.present import table
+    from oppo_sim.cli.tables import table
 
     heads = ("what", "term", "value", "low", "high")
     title = "fitted costs, with 95 % intervals"

@@ -216,7 +216,7 @@ def share_rows(found: PredictionAccuracy, name: str) -> tuple[tuple[str, ...], R
 
 def tables(found: PredictionAccuracy, baseline: str, unit: str) -> "Iterator[Table]":
     """For the terminal as wide as it is: speed-ups, stages, decisions, and shares where there are any."""
-    from oppo_sim.cli.present import table
+    from oppo_sim.cli.tables import table
 
     yield table(f"speed-up against {baseline}", SPEEDUP_HEADS, speedup_rows(found))
     yield table(f"a step after the warm-up, {unit}", STAGE_HEADS, stage_rows(found), left=(0, 1), stay=5)

@@ -4,14 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from oppo_sim.costs.achieved import (
-    Achievable,
-    Collective,
-    Nodes,
-    achieved,
-    all_reduce,
-    all_reduce_over,
-)
+from oppo_sim.costs.achieved import Achievable, Collective, Nodes, achieved, all_reduce, all_reduce_over
 from oppo_sim.costs.collectives import collectives_seconds
 from oppo_sim.costs.devices import DEVICES
 from oppo_sim.costs.hosts import HOST_SECONDS, HOSTS, HostOverheads, find_host

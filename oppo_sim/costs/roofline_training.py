@@ -12,12 +12,7 @@ from oppo_sim.costs.formulas import added
 from oppo_sim.costs.forward_terms import ForwardTerms, forward_terms
 from oppo_sim.costs.interface import BatchShape, Demand, Peak, StageTimes, Work
 from oppo_sim.costs.lowering import Lowering, StagePlan
-from oppo_sim.costs.memory import (
-    OPTIMIZER_TRAFFIC_PER_PARAM,
-    MicroBatch,
-    StateBytes,
-    projection_widths,
-)
+from oppo_sim.costs.memory import OPTIMIZER_TRAFFIC_PER_PARAM, MicroBatch, StateBytes, projection_widths
 from oppo_sim.costs.operators import (
     Group,
     adapter_group,

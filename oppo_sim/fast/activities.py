@@ -24,15 +24,8 @@ from oppo_sim.fast.arrays import (
     whole_at_in,
     workers_in,
 )
-from oppo_sim.fast.codes import (
-    NO_ROOM,
-    ONE_STEP_OFF,
-    SYNCHRONOUS,
-)
-from oppo_sim.fast.compiled import (
-    compiled,
-    rule,
-)
+from oppo_sim.fast.codes import NO_ROOM, ONE_STEP_OFF, SYNCHRONOUS
+from oppo_sim.fast.compiled import compiled, rule
 from oppo_sim.fast.records import State
 from oppo_sim.model import formulas
 

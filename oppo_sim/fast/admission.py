@@ -28,14 +28,7 @@ from oppo_sim.fast.arrays import (
     workers_in,
 )
 from oppo_sim.fast.batch import enqueue, remove
-from oppo_sim.fast.codes import (
-    ASK_MODEL,
-    BY_STEP,
-    IN_ORDER,
-    NO_ROOM,
-    OK,
-    UNBOUNDED,
-)
+from oppo_sim.fast.codes import ASK_MODEL, BY_STEP, IN_ORDER, NO_ROOM, OK, UNBOUNDED
 from oppo_sim.fast.compiled import compiled
 from oppo_sim.fast.ordering import clear, draw_index, sort_by_key
 from oppo_sim.fast.prefixes import begin_prefix

@@ -17,16 +17,8 @@ from oppo_sim.fast.arrays import (
     turns_in,
     waiting_in,
 )
-from oppo_sim.fast.codes import (
-    NO_ROOM,
-    NO_SLOT,
-    SLOT_BITS,
-    UNBOUNDED,
-)
-from oppo_sim.fast.compiled import (
-    compiled,
-    rule,
-)
+from oppo_sim.fast.codes import NO_ROOM, NO_SLOT, SLOT_BITS, UNBOUNDED
+from oppo_sim.fast.compiled import compiled, rule
 from oppo_sim.fast.ordering import clear, heap_down, heap_up, sort_by_key
 from oppo_sim.fast.prefixes import leave_prefix, runs_prefix
 from oppo_sim.fast.records import State

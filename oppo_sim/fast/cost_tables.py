@@ -238,10 +238,7 @@ class _Lowered:
         """parts, terms, tables, stages."""
         import numpy as np
 
-        from oppo_sim.fast.records import (
-            PART,
-            STAGE,
-        )
+        from oppo_sim.fast.records import PART, STAGE
 
         terms = np.array(self._terms or [(0.0,) * _TERM])
         return (

@@ -6,31 +6,10 @@
 from typing import Any
 
 from oppo_sim.costs import formulas
-from oppo_sim.fast.arrays import (
-    extrapolated_in,
-    parts_in,
-    stage_s_in,
-    stages_in,
-    tables_in,
-    terms_in,
-)
-from oppo_sim.fast.codes import (
-    ASK_MODEL,
-    LINEAR,
-    ROOFLINE,
-    STAGES,
-    SYNC,
-    TABLE,
-    TRAINING_RANGE,
-)
-from oppo_sim.fast.compiled import (
-    compiled,
-    rule,
-)
-from oppo_sim.fast.records import (
-    Array,
-    State,
-)
+from oppo_sim.fast.arrays import extrapolated_in, parts_in, stage_s_in, stages_in, tables_in, terms_in
+from oppo_sim.fast.codes import ASK_MODEL, LINEAR, ROOFLINE, STAGES, SYNC, TABLE, TRAINING_RANGE
+from oppo_sim.fast.compiled import compiled, rule
+from oppo_sim.fast.records import Array, State
 
 Forward = tuple[float, float, float, float, float]
 roofline_forward = rule(formulas.roofline_forward)

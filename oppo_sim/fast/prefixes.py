@@ -6,13 +6,7 @@
 
 import numpy as np
 
-from oppo_sim.fast.arrays import (
-    groups_in,
-    prefix_held_in,
-    prefix_running_in,
-    replicas_in,
-    rollouts_in,
-)
+from oppo_sim.fast.arrays import groups_in, prefix_held_in, prefix_running_in, replicas_in, rollouts_in
 from oppo_sim.fast.compiled import compiled
 from oppo_sim.fast.records import State
 

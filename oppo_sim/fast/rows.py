@@ -27,18 +27,8 @@ from oppo_sim.fast.arrays import (
     turns_in,
     workers_in,
 )
-from oppo_sim.fast.codes import (
-    ASK_MODEL,
-    MARK_STEP,
-    NO_ROOM,
-    ONE_STEP_OFF,
-    SYNC,
-    SYNCHRONOUS,
-)
-from oppo_sim.fast.compiled import (
-    compiled,
-    rule,
-)
+from oppo_sim.fast.codes import ASK_MODEL, MARK_STEP, NO_ROOM, ONE_STEP_OFF, SYNC, SYNCHRONOUS
+from oppo_sim.fast.compiled import compiled, rule
 from oppo_sim.fast.ordering import clear
 from oppo_sim.fast.records import State
 from oppo_sim.fast.selection import give_back

@@ -5,19 +5,9 @@
 
 import math
 
-from oppo_sim.fast.activities import (
-    event_in_instant,
-    next_actor,
-    record,
-    tolerance,
-)
+from oppo_sim.fast.activities import event_in_instant, next_actor, record, tolerance
 from oppo_sim.fast.admission import admit, begin_row, note_generated, place
-from oppo_sim.fast.arrays import (
-    fire_in,
-    flights_in,
-    groups_in,
-    rollouts_in,
-)
+from oppo_sim.fast.arrays import fire_in, flights_in, groups_in, rollouts_in
 from oppo_sim.fast.batch import enqueue, release_kv, remove
 from oppo_sim.fast.codes import (
     ADMIT,

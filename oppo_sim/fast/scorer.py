@@ -26,15 +26,8 @@ from oppo_sim.fast.arrays import (
     way_in,
     workers_in,
 )
-from oppo_sim.fast.codes import (
-    MARK_PIECE,
-    NO_ROOM,
-    UNBOUNDED,
-)
-from oppo_sim.fast.compiled import (
-    compiled,
-    rule,
-)
+from oppo_sim.fast.codes import MARK_PIECE, NO_ROOM, UNBOUNDED
+from oppo_sim.fast.compiled import compiled, rule
 from oppo_sim.fast.costs import score_forward
 from oppo_sim.fast.ordering import clear, sort_by_key
 from oppo_sim.fast.records import State

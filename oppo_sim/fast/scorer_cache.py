@@ -6,12 +6,7 @@
 
 import numpy as np
 
-from oppo_sim.fast.arrays import (
-    cached_in,
-    caches_in,
-    rollouts_in,
-    workers_in,
-)
+from oppo_sim.fast.arrays import cached_in, caches_in, rollouts_in, workers_in
 from oppo_sim.fast.compiled import compiled
 from oppo_sim.fast.records import State
 

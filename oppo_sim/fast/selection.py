@@ -33,10 +33,7 @@ from oppo_sim.fast.batch import remove
 from oppo_sim.fast.codes import UNBOUNDED
 from oppo_sim.fast.compiled import compiled
 from oppo_sim.fast.ordering import sort_by_key
-from oppo_sim.fast.records import (
-    Array,
-    State,
-)
+from oppo_sim.fast.records import Array, State
 from oppo_sim.fast.scorer import forget
 from oppo_sim.fast.tools import note_next_answer
 

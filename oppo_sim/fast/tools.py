@@ -19,10 +19,7 @@ from oppo_sim.fast.arrays import (
 from oppo_sim.fast.codes import NO_ROOM
 from oppo_sim.fast.compiled import compiled
 from oppo_sim.fast.prefixes import keep_prefix, release_prefix
-from oppo_sim.fast.records import (
-    Array,
-    State,
-)
+from oppo_sim.fast.records import Array, State
 
 
 @compiled

@@ -28,14 +28,7 @@ from oppo_sim.fast.arrays import (
     stage_s_in,
     workers_in,
 )
-from oppo_sim.fast.codes import (
-    ASYNC,
-    PARALLEL_STAGES,
-    SPAN_SCORE,
-    SPAN_TRAINING,
-    STAGES,
-    SYNCHRONOUS,
-)
+from oppo_sim.fast.codes import ASYNC, PARALLEL_STAGES, SPAN_SCORE, SPAN_TRAINING, STAGES, SYNCHRONOUS
 from oppo_sim.fast.compiled import compiled
 from oppo_sim.fast.costs import stage_times
 from oppo_sim.fast.ordering import clear

@@ -62,21 +62,7 @@ def costs_from_profile(
             demand_of(profile.demands.update_weights),
         ),
         provenance={
-            "kind": "profile",
-            "measured": profile.measured.model_dump(mode="json"),
-            "name": profile.name,
-            "path": source,
-            "sha256": hashlib.sha256(profile_text(profile).encode()).hexdigest(),
-            "host": profile.host.model_dump(mode="json"),
-            "demands": profile.demands.model_dump(mode="json"),
-            "on_device": "not measured" if on_device is None else on_device.model_dump(mode="json"),
-            "cuts": {name: getattr(profile, name) for name in Cuts._fields},
-            "scoring_block_tokens": profile.scoring_block_tokens or "not measured",
-            "scoring_cache_tokens": profile.scoring_cache_tokens or "not measured",
-            "scoring_iteration_tokens": profile.scoring_iteration_tokens or "not measured",
-            "contention_factor": profile.contention_factor or "not measured",
-            "slowdowns": "not measured" if slowdowns is None else slowdowns.model_dump(mode="json"),
-            "time_slices": "not measured" if slices is None else slices.model_dump(mode="json"),
+            **_provenance(profile, source),
             "unused_training_fields": unused_fields(context.training) if training is None else [],
             **({} if training is None else {"training": dict(training_provenance or {})}),
         },
@@ -89,6 +75,28 @@ def costs_from_profile(
         scoring_cache_tokens=profile.scoring_cache_tokens,
         scoring_iteration_tokens=profile.scoring_iteration_tokens,
     )
+
+
+def _provenance(profile: Profile, source: str) -> dict[str, object]:
+    """Where the seconds of a profile are from, and what it does not know."""
+    slices, slowdowns, on_device = profile.time_slices, profile.slowdowns, profile.on_device
+    return {
+        "kind": "profile",
+        "measured": profile.measured.model_dump(mode="json"),
+        "name": profile.name,
+        "path": source,
+        "sha256": hashlib.sha256(profile_text(profile).encode()).hexdigest(),
+        "host": profile.host.model_dump(mode="json"),
+        "demands": profile.demands.model_dump(mode="json"),
+        "on_device": "not measured" if on_device is None else on_device.model_dump(mode="json"),
+        "cuts": {name: getattr(profile, name) for name in Cuts._fields},
+        "scoring_block_tokens": profile.scoring_block_tokens or "not measured",
+        "scoring_cache_tokens": profile.scoring_cache_tokens or "not measured",
+        "scoring_iteration_tokens": profile.scoring_iteration_tokens or "not measured",
+        "contention_factor": profile.contention_factor or "not measured",
+        "slowdowns": "not measured" if slowdowns is None else slowdowns.model_dump(mode="json"),
+        "time_slices": "not measured" if slices is None else slices.model_dump(mode="json"),
+    }
 
 
 def _scorer(profile: Profile, stream_ref: bool) -> PrefillCost:

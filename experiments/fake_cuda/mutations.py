@@ -35,8 +35,9 @@ from tests.real import test_fake_cuda_engines, test_fake_cuda_ppo  # noqa: F401 
 from tests.real.test_fake_cuda_order import mutated
 
 MODULES: Final = (
-    "engines.device", "engines.models", "engines.packed_attention", "engines.packed_graphs",
-    "engines.packed_model", "engines.packed_plan", "engines.packed_store", "engines.torch_actor",
+    "engines.attention_check", "engines.device", "engines.models", "engines.packed_attention",
+    "engines.packed_graphs", "engines.packed_kernels", "engines.packed_model", "engines.packed_plan",
+    "engines.packed_store", "engines.torch_actor",
     "engines.torch_sampling", "engines.torch_scorer", "placement.shared_weights",
     "ppo.batching", "ppo.experience", "ppo.formulas", "ppo.forward", "ppo.optimize", "ppo.trainer",
 )  # fmt: skip
@@ -64,7 +65,7 @@ BY_HAND: Final = (
      "_Place(name, torch.bfloat16,"),
     ("another type", "engines.packed_graphs", "arange(rows + 1, dtype=torch.int32",
      "arange(rows + 1, dtype=torch.int64"),
-    ("another type", "engines.packed_attention", "table = torch.tensor(spans, dtype=torch.int32)",
+    ("another type", "engines.packed_kernels", "table = torch.tensor(spans, dtype=torch.int32)",
      "table = torch.tensor(spans, dtype=torch.int64)"),
     ("another type", "engines.packed_store", "dtype=like.dtype, device", "dtype=torch.float32, device"),
     ("another device", "ppo.forward", "head(_states_before_tokens(model, rows))",

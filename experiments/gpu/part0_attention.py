@@ -32,7 +32,7 @@ def check_engine(device: str, dtype: str, heads: tuple[int, int, int], seed: int
     """One case of the engines' attention, as JSON."""
     import torch
 
-    from oppo_real.engines.packed_attention import verify_attention
+    from oppo_real.engines.attention_check import verify_attention
 
     case: dict[str, Any] = {"part": "engines", "dtype": dtype, "heads": heads, "seed": seed}
     try:
@@ -55,8 +55,10 @@ def check_trainer(device: str, dtype: str, heads: tuple[int, int, int], seed: in
     float32 on the same inputs."""
     import torch
 
-    from oppo_real.engines.packed_attention import PackedBatch, plain_attention, training_path, whole_spans
-    from oppo_real.engines.packed_plan import make_plan
+    from oppo_real.engines.attention_check import training_path
+    from oppo_real.engines.packed_attention import PackedBatch
+    from oppo_real.engines.packed_kernels import plain_attention
+    from oppo_real.engines.packed_plan import make_plan, whole_spans
 
     count, shared, width = heads
     lengths = LENGTHS[seed % len(LENGTHS)]

@@ -155,7 +155,7 @@ def update_fast(device: str) -> tuple[bool, str]:
     """An update in bfloat16 on the fast attention, and on the plain one."""
     import torch
 
-    from oppo_real.engines import packed_attention
+    from oppo_real.engines import attention_check
     from oppo_real.ppo.rollout import TrainRollout
     from tests.real.fake_cuda import exercises
 
@@ -179,13 +179,13 @@ def update_fast(device: str) -> tuple[bool, str]:
     shape = exercises.SMALL
     heads, shared = int(shape["num_attention_heads"]), int(shape["num_key_value_heads"])
     width = int(shape["hidden_size"]) // heads
-    path = packed_attention.training_path(torch.device(device), torch.bfloat16, heads, shared, width)
+    path = attention_check.training_path(torch.device(device), torch.bfloat16, heads, shared, width)
     quick = norm()
-    fast, packed_attention.training_path = packed_attention.training_path, lambda *shape: "plain"  # type: ignore[assignment]
+    fast, attention_check.training_path = attention_check.training_path, lambda *shape: "plain"  # type: ignore[assignment]
     try:
         worst = abs(quick / norm() - 1.0)
     finally:
-        packed_attention.training_path = fast
+        attention_check.training_path = fast
     used = device == "cpu" or path != "plain"
     return used and worst <= UPDATED, f"attention {path}, norm of the gradient {worst:.1e} apart"
 

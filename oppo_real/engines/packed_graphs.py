@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from oppo_real.engines.device import to_device
-from oppo_real.engines.packed_attention import FlashIndex, PackedBatch
+from oppo_real.engines.packed_attention import PackedBatch
+from oppo_real.engines.packed_kernels import FlashIndex
 from oppo_real.engines.packed_plan import Span
 from oppo_real.engines.packed_store import KVStore
 

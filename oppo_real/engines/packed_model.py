@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from oppo_real.engines import packed_attention
+from oppo_real.engines import attention_check, packed_attention
 from oppo_real.engines.device import CudaCapture, device_name, synchronize, to_device
-from oppo_real.engines.packed_attention import PackedBatch, whole_spans
+from oppo_real.engines.packed_attention import PackedBatch
 from oppo_real.engines.packed_graphs import DecodeGraphs
-from oppo_real.engines.packed_plan import Span
+from oppo_real.engines.packed_plan import Span, whole_spans
 from oppo_real.engines.packed_store import KVStore
 from oppo_sim.errors import OppoError
 
@@ -319,7 +319,7 @@ class PackedModel:
             "device": str(self.device),
             "device_name": device_name(self.device),
             "threads": torch.get_num_threads(),
-            "attention_path": packed_attention.cached_path(self.device, self.dtype, heads, kv_heads, width),
+            "attention_path": attention_check.cached_path(self.device, self.dtype, heads, kv_heads, width),
             "cuda_graphs": self._graphs is not None and self._graphs.state(),
             "kv_bytes_per_token": self.store.bytes_per_token(),
             "torch": torch.__version__,

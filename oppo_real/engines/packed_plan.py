@@ -133,3 +133,13 @@ def _group(members: list[Span], dtype: torch.dtype, device: torch.device) -> tup
     queried, seen = (to_device(index.flatten(), device) for index in (query_index, key_index))
     group = Group(queried, seen, mask, rows, queries, keys)
     return group, rows * queries
+
+
+def whole_spans(lengths: Sequence[int]) -> list[Span]:
+    """Spans of whole sequences laid end to end."""
+    spans: list[Span] = []
+    start = 0
+    for length in lengths:
+        spans.append(Span(start, length, start, length))
+        start += length
+    return spans

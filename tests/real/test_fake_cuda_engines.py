@@ -9,23 +9,15 @@ from typing import Any
 import pytest
 import torch
 
+from oppo_real.engines import attention_check, models, packed_plan
 from oppo_real.engines import device as devices
-from oppo_real.engines import models, packed_attention, packed_plan
 from oppo_real.engines.interface import Request, Sampling, ScorePiece
 from oppo_real.engines.torch_actor import TorchActor
 from oppo_real.engines.torch_scorer import TorchScorer
 from oppo_real.placement import shared_weights
 from oppo_sim.errors import OppoError
 from tests.real.fake_cuda.covered import covers
-from tests.real.fake_cuda.exercises import (
-    SMALL,
-    Made,
-    actor,
-    decoded,
-    scored,
-    scorer,
-    through_an_update,
-)
+from tests.real.fake_cuda.exercises import SMALL, Made, actor, decoded, scored, scorer, through_an_update
 from tests.real.fake_cuda.machine import cuda_machine
 from tests.real.tiny import single_thread
 
@@ -110,7 +102,7 @@ def test_the_host_waits_once_for_all_new_weights() -> None:
 def test_captured_steps_decode_what_eager_ones_decode_on_either_gpu(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_attention, "cached_path", lambda *shape: "flash")
+    monkeypatch.setattr(attention_check, "cached_path", lambda *shape: "flash")
     with cuda_machine() as machine:
         eager, captured = (actor(where, "bfloat16") for _ in range(2))
         eager._packed._graphs = None
@@ -142,7 +134,7 @@ def _same_as_eager(where: str, run: Callable[[TorchActor], Made], **limits: Any)
 
 @covers("TorchActor.reset", "TorchActor.step")
 def test_captured_steps_are_replayed_by_an_engine_that_is_as_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention, "cached_path", lambda *shape: "flash")
+    monkeypatch.setattr(attention_check, "cached_path", lambda *shape: "flash")
 
     def run(engine: TorchActor) -> Made:
         first = decoded(engine)
@@ -169,7 +161,7 @@ def test_captured_steps_are_replayed_by_an_engine_that_is_as_new(monkeypatch: py
 @covers("TorchActor.load_weights", "TorchActor.step")
 @pytest.mark.parametrize("keep_kv", [True, False])
 def test_captured_steps_go_on_with_new_weights(keep_kv: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention, "cached_path", lambda *shape: "flash")
+    monkeypatch.setattr(attention_check, "cached_path", lambda *shape: "flash")
     fresh = models.build_causal_lm(SMALL, 7, "bfloat16").state_dict()
 
     def run(engine: TorchActor) -> Made:
@@ -186,7 +178,7 @@ def test_captured_steps_go_on_with_new_weights(keep_kv: bool, monkeypatch: pytes
 
 def test_a_captured_step_leaves_alone_what_others_gave_back_and_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a captured step has and nobody uses once belonged to rollout 3; rollout 4 has its memory now."""
-    monkeypatch.setattr(packed_attention, "cached_path", lambda *shape: "flash")
+    monkeypatch.setattr(attention_check, "cached_path", lambda *shape: "flash")
 
     def run(engine: TorchActor) -> Made:
         made = Made()
@@ -209,7 +201,7 @@ def test_a_captured_step_leaves_alone_what_others_gave_back_and_took(monkeypatch
 def test_parts_of_an_iteration_replay_the_same_graph_one_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(packed_attention, "cached_path", lambda *shape: "flash")
+    monkeypatch.setattr(attention_check, "cached_path", lambda *shape: "flash")
 
     def run(engine: TorchActor) -> Made:
         engine.submit([Request(number, (number + 1,) * 20, 5) for number in range(4)])
@@ -220,7 +212,7 @@ def test_parts_of_an_iteration_replay_the_same_graph_one_after_another(
 
 
 def test_graphs_share_their_memory_and_outlive_a_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention, "cached_path", lambda *shape: "flash")
+    monkeypatch.setattr(attention_check, "cached_path", lambda *shape: "flash")
     with cuda_machine() as machine:
         for place in ("cuda:1", "cuda:0"):  # a captured step is of its own GPU, whichever came first
             engine = actor(place, "bfloat16")
@@ -238,7 +230,7 @@ def test_graphs_share_their_memory_and_outlive_a_phase(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_host_waits_once_an_iteration(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if dtype == "bfloat16":
-        monkeypatch.setattr(packed_attention, "cached_path", lambda *shape: "flash")
+        monkeypatch.setattr(attention_check, "cached_path", lambda *shape: "flash")
     with cuda_machine() as machine:
         engine = actor("cuda", dtype, sampling=SAMPLED)
         engine.submit([Request(number, (5,) * 40, 20, forced_length=20) for number in range(3)])
@@ -378,14 +370,14 @@ def test_weights_go_from_one_gpu_through_shared_memory_to_the_other() -> None:
         assert decoded(replica).tokens == decoded(beside).tokens
 
 
-@covers("packed_attention.verify_attention", "packed_attention.cached_path", "packed_attention.training_path")
+@covers("attention_check.verify_attention", "attention_check.cached_path", "attention_check.training_path")
 def test_the_kernels_are_called_as_they_demand_and_found_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     # Fewer of the shapes: a rule is asked anew for each.
-    monkeypatch.setattr(packed_attention, "_BATCHES", (((1, 40), (33, 0), (1, 0), (5, 77)),))
+    monkeypatch.setattr(attention_check, "_BATCHES", (((1, 40), (33, 0), (1, 0), (5, 77)),))
     with cuda_machine():
         place = torch.device("cuda", 0)
-        report = packed_attention.verify_attention(place, torch.bfloat16, 4, 2, 16)
+        report = attention_check.verify_attention(place, torch.bfloat16, 4, 2, 16)
         assert report.path == "flash" and set(report.max_abs_error) == {"plain", "flash"}
-        assert packed_attention.cached_path(place, torch.bfloat16, 4, 2, 16) == "flash"
-        assert packed_attention.cached_path(place, torch.float32, 4, 2, 16) == "plain"
-        assert packed_attention.training_path(place, torch.bfloat16, 4, 2, 16) == "varlen"
+        assert attention_check.cached_path(place, torch.bfloat16, 4, 2, 16) == "flash"
+        assert attention_check.cached_path(place, torch.float32, 4, 2, 16) == "plain"
+        assert attention_check.training_path(place, torch.bfloat16, 4, 2, 16) == "varlen"

@@ -16,10 +16,11 @@ import pytest
 import torch
 
 from oppo_real.engines import (
+    attention_check,
     device,
     models,
-    packed_attention,
     packed_graphs,
+    packed_kernels,
     packed_model,
     packed_plan,
     torch_sampling,
@@ -173,7 +174,7 @@ def _source(module: ModuleType) -> str:
 
 
 def _decode(dtype: str = "float32") -> None:
-    flash = patch.object(packed_attention, "cached_path", lambda *shape: "flash")
+    flash = patch.object(attention_check, "cached_path", lambda *shape: "flash")
     with cuda_machine() as machine, flash if dtype == "bfloat16" else patch.object(device, "__doc__", ""):
         engine = actor("cuda:1", dtype, sampling=Sampling(temperature=1.0))
         machine.waits.clear()
@@ -205,7 +206,7 @@ def _score_alone() -> None:
 
 def _decode_while_the_arena_grows() -> None:
     """Two rollouts at a time, always in the same captured step."""
-    with cuda_machine(), patch.object(packed_attention, "cached_path", lambda *shape: "flash"):
+    with cuda_machine(), patch.object(attention_check, "cached_path", lambda *shape: "flash"):
         engine = actor("cuda", "bfloat16")
         engine.submit([Request(0, (1,) * 140, 12), Request(1, (2,), 12)])
         for _ in range(3):
@@ -226,7 +227,7 @@ def _train() -> None:
 EXERCISES: dict[ModuleType, tuple[Callable[[], None], ...]] = {
     packed_plan: (_decode,),
     packed_model: (_decode, _train),
-    packed_attention: (_decode_captured,),
+    packed_kernels: (_decode_captured,),
     packed_graphs: (_decode_captured,),
     torch_sampling: (_decode,),
     torch_scorer: (_score,),

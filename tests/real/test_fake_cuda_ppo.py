@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from oppo_real.engines import models, packed_attention
+from oppo_real.engines import attention_check, models
 from oppo_real.ppo.config import PPOConfig
 from oppo_real.ppo.stopwatch import Stopwatch
 from oppo_real.ppo.trainer import PPOTrainer
@@ -52,7 +52,7 @@ def test_an_update_is_the_cpus_and_goes_on_from_a_saved_state(settings: dict[str
 
 @covers("PPOTrainer.update")
 def test_bf16_trains_through_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention, "training_path", lambda *shape: "varlen")
+    monkeypatch.setattr(attention_check, "training_path", lambda *shape: "varlen")
     with cuda_machine():
         found = trainer("cuda", "bfloat16", **SHARED).update(BATCH, 1)
     assert all(math.isfinite(value) for value in found.values()) and found["actor/grad_norm"] > 0

@@ -190,15 +190,15 @@ def test_nothing_is_timed_without_a_verified_attention(tmp_path: Path) -> None:
 
 
 def test_an_attention_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from oppo_real.engines import packed_attention
+    from oppo_real.engines import packed_kernels
 
-    right = packed_attention.plain_attention
+    right = packed_kernels.plain_attention
 
     def off(query: torch.Tensor, *rest: object) -> torch.Tensor:
         found = right(query, *rest)  # type: ignore[arg-type]
         return found + 0.2 if query.dtype is torch.bfloat16 else found
 
-    monkeypatch.setattr(packed_attention, "plain_attention", off)
+    monkeypatch.setattr(packed_kernels, "plain_attention", off)
     with pytest.raises(OppoError, match="engines attention in bfloat16"):
         part0_attention.main(["--rehearse", "--work", str(tmp_path)])
     cases = json.loads((tmp_path / "attention.json").read_text())["cases"]

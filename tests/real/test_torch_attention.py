@@ -7,16 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oppo_real.engines import packed_attention, packed_store
-from oppo_real.engines.packed_attention import (
-    FlashIndex,
-    flash_index,
-    plain_attention,
-    verify_attention,
-    whole_spans,
-)
+from oppo_real.engines import attention_check, packed_kernels, packed_store
+from oppo_real.engines.attention_check import verify_attention
 from oppo_real.engines.packed_graphs import rows_bucket
-from oppo_real.engines.packed_plan import Span, make_plan
+from oppo_real.engines.packed_kernels import FlashIndex, flash_index, plain_attention
+from oppo_real.engines.packed_plan import Span, make_plan, whole_spans
 from oppo_real.engines.packed_store import KVStore
 from oppo_sim.errors import OppoError
 from tests.real.tiny import single_thread
@@ -39,14 +34,14 @@ def test_verification_rejects_an_attention_that_is_off(monkeypatch: pytest.Monke
     ) -> torch.Tensor:
         return torch.zeros_like(query)
 
-    monkeypatch.setattr(packed_attention, "plain_attention", blind)
+    monkeypatch.setattr(packed_kernels, "plain_attention", blind)
     with pytest.raises(OppoError, match="differs by"):
         verify_attention("cpu", torch.float32)
 
 
 def test_verification_takes_nan_for_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        packed_attention,
+        packed_kernels,
         "plain_attention",
         lambda query, key, value, plan, scale: torch.full_like(query, float("nan")),
     )
@@ -88,7 +83,7 @@ def test_kernel_indices_describe_the_same_attention_as_the_plan(
     shape: list[tuple[int, int]], seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    spans, size = packed_attention._shuffled_spans(shape, generator)
+    spans, size = attention_check._shuffled_spans(shape, generator)
     query = torch.randn(sum(new for new, _ in shape), 2, 8, generator=generator)
     key, value = torch.randn(size, 2, 8, generator=generator), torch.randn(size, 2, 8, generator=generator)
     index = flash_index(spans, torch.device("cpu"))
@@ -147,7 +142,7 @@ def test_gradients_of_the_plain_path_are_those_of_dense_attention() -> None:
         ]
         plan = make_plan(spans, bytes_per_key, torch.float64, torch.device("cpu"))
         out = plain_attention(leaves[0], leaves[1], leaves[2], plan, 8**-0.5)
-        dense = packed_attention._textbook(leaves[0], leaves[1], leaves[2], spans)
+        dense = attention_check._textbook(leaves[0], leaves[1], leaves[2], spans)
         toward = torch.randn(out.shape, generator=generator, dtype=torch.float64)
         for found, expected in zip(
             torch.autograd.grad(out, leaves, toward), torch.autograd.grad(dense, leaves, toward), strict=True

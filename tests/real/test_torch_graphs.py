@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from oppo_real.engines import packed_attention
+from oppo_real.engines import attention_check, packed_kernels
 from oppo_real.engines.interface import Request, Sampling
-from oppo_real.engines.packed_attention import FlashIndex
 from oppo_real.engines.packed_graphs import DecodeGraphs
+from oppo_real.engines.packed_kernels import FlashIndex
 from oppo_real.engines.packed_store import KVStore
 from oppo_real.engines.torch_actor import ActorLimits, TorchActor
 from tests.real.tiny import generate, random_tokens, single_thread, tiny_actor
@@ -62,8 +62,8 @@ class _Rerun:
 
 @pytest.fixture(autouse=True)
 def _flash_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention, "flash_attention", _by_the_index)
-    monkeypatch.setattr(packed_attention, "cached_path", lambda *shape: "flash")
+    monkeypatch.setattr(packed_kernels, "flash_attention", _by_the_index)
+    monkeypatch.setattr(attention_check, "cached_path", lambda *shape: "flash")
 
 
 def _engine(capture: _Rerun | None, **limits: Any) -> TorchActor:

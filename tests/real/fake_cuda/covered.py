@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from oppo_real.engines import device, models, packed_attention
+from oppo_real.engines import attention_check, device, models
 from oppo_real.engines.interface import Actor, ReferenceStream, Scorer
 from oppo_real.engines.torch_actor import TorchActor
 from oppo_real.engines.torch_scorer import TorchScorer
@@ -22,15 +22,15 @@ ENGINES: dict[type, tuple[type, ...]] = {TorchActor: (Actor,), TorchScorer: (Sco
 CLASSES: tuple[type, ...] = (PPOTrainer, SharedWeights, device.CudaCapture)
 MODULES: tuple[ModuleType, ...] = (device, models, shared_weights)
 FUNCTIONS = (
-    "packed_attention.verify_attention",
-    "packed_attention.cached_path",
-    "packed_attention.training_path",
+    "attention_check.verify_attention",
+    "attention_check.cached_path",
+    "attention_check.training_path",
 )
 
 COVERED: dict[str, set[str]] = {}
 """Call → tests."""
 _OWNERS: dict[str, Any] = {
-    one.__name__.rpartition(".")[2]: one for one in (*ENGINES, *CLASSES, *MODULES, packed_attention)
+    one.__name__.rpartition(".")[2]: one for one in (*ENGINES, *CLASSES, *MODULES, attention_check)
 }
 
 

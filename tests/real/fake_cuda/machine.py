@@ -463,7 +463,7 @@ def cuda_machine(count: int = 2, free: int = 1 << 37) -> Iterator[Machine]:
     """Inside, this process has ``count`` GPUs."""
     from transformers.utils import import_utils
 
-    from oppo_real.engines import packed_attention
+    from oppo_real.engines import attention_check
     from tests.real.fake_cuda.runtime import replaced
 
     _import_models()
@@ -474,8 +474,8 @@ def cuda_machine(count: int = 2, free: int = 1 << 37) -> Iterator[Machine]:
         stack.enter_context(_Methods(machine))
         # What is remembered of a device must not outlive it.
         for remembered in (
-            packed_attention.cached_path,
-            packed_attention.training_path,
+            attention_check.cached_path,
+            attention_check.training_path,
             import_utils.is_torch_cuda_available,
             import_utils.is_cuda_platform,
         ):

@@ -564,7 +564,7 @@ from oppo_sim.fast.choose import why_not
 from oppo_sim.policies.registry import SHIPPED
 from oppo_sim.scenario.build import build_setup
 from oppo_sim.scenario.load import load_scenario
-from oppo_sim.scenario.schema import json_schema
+from oppo_sim.scenario.json_schema import json_schema
 from oppo_sim.tune.space import build_space
 
 scenario = load_scenario(sys.argv[2])

@@ -10,8 +10,9 @@ from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.build import build_setup, policy_settings_of
+from oppo_sim.scenario.json_schema import json_schema
 from oppo_sim.scenario.load import SHIPPED_FOLDER, load_scenario, scenario_from_plain, shipped_scenarios
-from oppo_sim.scenario.schema import Scenario, json_schema
+from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.template import scenario_text
 from oppo_sim.scenario.yaml_text import parse_yaml
 from oppo_sim.simulation import simulate

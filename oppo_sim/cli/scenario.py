@@ -241,8 +241,8 @@ def policies_command(as_json: bool) -> None:
 @click.option("--schema", is_flag=True, help="The JSON schema of scenario files instead of a scenario.")
 def show_command(name_or_path: str | None, overrides: tuple[str, ...], as_json: bool, schema: bool) -> None:
     """Show a scenario with its defaults written out and other frameworks' names translated."""
+    from oppo_sim.scenario.json_schema import json_schema
     from oppo_sim.scenario.load import load_scenario
-    from oppo_sim.scenario.schema import json_schema
 
     if schema:
         if name_or_path is not None or overrides:

@@ -12,6 +12,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED, check_settings
 from oppo_sim.scenario.aliases import Plain, Translated, policy_name, translate
 from oppo_sim.scenario.cluster import overruled, with_split
+from oppo_sim.scenario.json_schema import model_schema
 from oppo_sim.scenario.not_read import (
     is_a_flat_one,
     is_a_model_of_nemo_rl,
@@ -22,7 +23,7 @@ from oppo_sim.scenario.not_read import (
 from oppo_sim.scenario.overrides import Override, Overrides, overridden, override_texts, parse_override
 from oppo_sim.scenario.problems import ScenarioProblem, dotted, more_than_one, problems_of, unknown_field
 from oppo_sim.scenario.replicas import with_replicas
-from oppo_sim.scenario.schema import FORMAT, Scenario, model_schema, remember_origin
+from oppo_sim.scenario.schema import FORMAT, Scenario, remember_origin
 from oppo_sim.scenario.suggest import likely_choice, likely_elsewhere, of_other_policies
 from oppo_sim.scenario.yaml_text import parse_yaml, show_value
 

@@ -3,19 +3,15 @@ true is not 1)."""
 
 import hashlib
 import json
-from collections.abc import Mapping
-from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
-from pydantic.json_schema import models_json_schema
 
 from oppo_sim.costs.config import CostConfig
 from oppo_sim.costs.training_config import TrainingConfig
 from oppo_sim.dynamic_sampling import DynamicSampling
-from oppo_sim.policies.registry import SHIPPED
 from oppo_sim.rewards import NoRewards, RewardConfig
 from oppo_sim.scenario.cluster import ClusterConfig, Split
 from oppo_sim.scenario.yaml_text import dump_yaml
@@ -393,54 +389,3 @@ def remember_origin(
     copied = scenario.model_copy()
     copied._base_dir, copied._source, copied._translations = base_dir, source, translations
     return copied
-
-
-@cache
-def model_schema() -> Mapping[str, Any]:
-    """JSON schema of ``Scenario`` alone, settings of policies left open."""
-    return Scenario.model_json_schema()
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON schema (draft 2020-12) of scenario files, with the settings of every shipped policy."""
-    _, both = models_json_schema(
-        [(Scenario, "validation"), *((shipped.Settings, "validation") for shipped in SHIPPED.values())]
-    )
-    definitions = both["$defs"]
-    schema = definitions.pop("Scenario")
-    alternatives: list[dict[str, Any]] = [{"type": "string", "minLength": 1}]
-    for name, shipped in SHIPPED.items():
-        settings = definitions[shipped.Settings.__name__]
-        with_name = {"name": {"const": name, "type": "string"}, **settings.get("properties", {})}
-        required = [] if name == DEFAULT_POLICY else ["name"]
-        definition = {
-            "type": "object",
-            "description": shipped.summary,
-            "properties": with_name,
-            "additionalProperties": False,
-        }
-        definitions[f"policy {name}"] = {**definition, "required": required} if required else definition
-        alternatives.append({"$ref": f"#/$defs/policy {name}".replace(" ", "%20")})
-    own_name = {"type": "string", "minLength": 1, "not": {"enum": list(SHIPPED)}}
-    own = "a policy of your own, with the settings that its class has"
-    alternatives.append(
-        {"type": "object", "required": ["name"], "properties": {"name": own_name}, "description": own}
-    )
-    definitions.pop("PolicyConfig", None)
-    schema["properties"]["policy"] = {
-        "anyOf": alternatives,
-        "default": {"name": DEFAULT_POLICY},
-        "description": schema["properties"]["policy"]["description"],
-    }
-    schema["properties"]["policies"] |= {
-        "properties": {
-            name: {"$ref": f"#/$defs/{shipped.Settings.__name__}"} for name, shipped in SHIPPED.items()
-        },
-    }
-    schema["required"] = [*REQUIRED_IN_FILES, *schema["required"]]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"{FORMAT} scenario",
-        **{key: value for key, value in schema.items() if key != "title"},
-        "$defs": definitions,
-    }

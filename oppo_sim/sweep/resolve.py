@@ -18,9 +18,10 @@ from oppo_sim.runs.request import RunRequest
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.build import cost_context, policy_settings_of
 from oppo_sim.scenario.cluster import AUTO, SPLIT_NAMES, Split
+from oppo_sim.scenario.json_schema import model_schema
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.problems import allowed_fields, unknown_field
-from oppo_sim.scenario.schema import Scenario, model_schema
+from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.splits import Splits, possible_splits
 from oppo_sim.scenario.suggest import likely_elsewhere, of_other_policies
 from oppo_sim.sweep.axes import Axis, GridAxis

@@ -33,7 +33,10 @@ class Feed(NamedTuple):
 
 
 def backbone(model: torch.nn.Module) -> torch.nn.Module:
-    """The transformer without its head; calling it gives hidden states."""
+    """The transformer without its head; calling it gives hidden states.
+
+    Raises OppoError for a model that is not of this form.
+    """
     found = getattr(model, str(getattr(model, "base_model_prefix", "")), None)
     if not isinstance(found, torch.nn.Module):
         raise OppoError(
@@ -43,7 +46,10 @@ def backbone(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def head_of(model: torch.nn.Module) -> torch.nn.Module:
-    """The vocabulary head of a language model, the score head of a reward or value model."""
+    """The vocabulary head of a language model, the score head of a reward or value model.
+
+    Raises OppoError for a model with neither.
+    """
     score = getattr(model, "score", None)
     head = score if score is not None else model.get_output_embeddings()  # type: ignore[operator]
     if not isinstance(head, torch.nn.Module):

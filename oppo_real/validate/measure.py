@@ -264,7 +264,7 @@ def _measure(
 @contextmanager
 def own_cores_kept(cores: Sequence[int] | None = None) -> Iterator[None]:
     """Bind this process to ``cores`` (None: leave it); afterwards cores and torch threads are what they
-    were."""
+    were. Raises OppoError for cores that this process may not have."""
     import torch
 
     threads = torch.get_num_threads()

@@ -130,7 +130,10 @@ def predict(
 
 
 def as_run(profile: Profile, config: RealConfig) -> Profile:
-    """The profile with the training stages that the run has: none takes time where nothing is trained."""
+    """The profile with the training stages that the run has: none takes time where nothing is trained.
+
+    Raises OppoError where the run trains and training was not measured.
+    """
     table = profile.training
     if config.trains and not table.measured:
         raise OppoError(

@@ -147,7 +147,10 @@ def chunk_knob(name: str, max_response_length: int) -> Knob:
 
 
 def overcommit_rollouts(overcommit: Overcommit, batch: Batch) -> int:
-    """Δ in rollouts: a float is a share of B, rounded up to whole groups (docs/model.md C17)."""
+    """Δ in rollouts: a float is a share of B, rounded up to whole groups (docs/model.md C17).
+
+    Raises OppoError for rollouts that make up no whole groups.
+    """
     if isinstance(overcommit, float):
         return batch.whole_groups(round(overcommit * batch.rollout_batch_size, 9))
     if overcommit % batch.group_size:

@@ -44,7 +44,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _policies(definitions: dict[str, Any]) -> list[dict[str, Any]]:
-    """What ``policy`` may be: a name; a mapping of a shipped policy, which ``definitions`` get; one of an own."""
+    """What ``policy`` may be. ``definitions`` get the shipped policies with their settings."""
     found: list[dict[str, Any]] = [{"type": "string", "minLength": 1}]
     for name, shipped in SHIPPED.items():
         settings = definitions[shipped.Settings.__name__]

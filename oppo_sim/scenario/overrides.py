@@ -102,6 +102,7 @@ def override_fields(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_override(text: str) -> Override:
+    """One ``--set``, read. Raises OppoError for a text of another form, and for a value that is no YAML."""
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not equals or not all(path):
@@ -115,7 +116,10 @@ def parse_override(text: str) -> Override:
 def overridden(
     data: Plain, overrides: Sequence[Override], canonical: frozenset[str]
 ) -> tuple[Plain, Translated]:
-    """``data`` with the overrides laid over it, and the overrides in canonical names."""
+    """``data`` with the overrides laid over it, and the overrides in canonical names.
+
+    Raises OppoError for one below a value, and for names and values that cannot be translated.
+    """
     overlay: Plain = {}
     replaced: set[tuple[str, ...]] = set()
     for override in overrides:

@@ -71,7 +71,10 @@ class Gathering:
             self._pack()
 
     def add_table(self, file: Path, table: pa.Table) -> None:
-        """Rollouts as columns: lengths, ``source`` (a part's name), ``arrival_s``; no step, no reason."""
+        """Rollouts as columns: lengths, ``source`` (a part's name), ``arrival_s``; no step, no reason.
+
+        Raises OppoError where steps are chosen.
+        """
         self._pack()
         rows, most = table.num_rows, self._reading.options.max_response_length
         self.read += rows

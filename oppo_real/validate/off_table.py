@@ -131,7 +131,7 @@ def _told(profile: Profile, kind: Activity, point: Point, kv_tokens: float, pair
     try:
         if kind == "decode":
             line = decode_lines_of(profile.decode, point.n, 0.0).answer(point.n, kv_tokens, RangeCounter())
-            return line.fixed + line.per_kv_token * kv_tokens
+            return line.seconds(kv_tokens)
         if kind == "score":
             pieces = point.n * (profile.piece_fixed_s or 0.0)
             return forward_seconds(profile.score, point.tokens, pairs, "score") + pieces

@@ -84,8 +84,7 @@ class AdjustedEngine:
         return self.terms.iteration_s + self.terms.rollout_iteration_s * n_running
 
     def decode_time(self, n_running: int, kv_tokens: float) -> float:
-        line = self.decode_line(n_running, kv_tokens)
-        return line.fixed + line.per_kv_token * kv_tokens
+        return self.decode_line(n_running, kv_tokens).seconds(kv_tokens)
 
     def decode_line(self, n_running: int, kv_tokens: float) -> Line:
         line = self._hosted.decode_line(n_running, kv_tokens)
@@ -102,7 +101,7 @@ class AdjustedEngine:
             before = decode * self.engine.decode_time(n_running, kv_tokens)
             return _shared(demand, before, self.decode_time(n_running, kv_tokens))
         line = lines[bisect_left([each.kv_until for each in lines], kv_tokens)]
-        seconds = line.fixed + line.per_kv_token * kv_tokens
+        seconds = line.seconds(kv_tokens)
         if demand_seconds is None:
             assert idle is not None
             return _shared(idle[1], seconds - idle[0], seconds)

@@ -13,6 +13,10 @@ class Line(NamedTuple):
     per_kv_token: float
     kv_until: float
 
+    def seconds(self, kv_tokens: float) -> float:
+        """Of an iteration."""
+        return self.fixed + self.per_kv_token * kv_tokens
+
 
 class Demand(NamedTuple):
     """Shares (0 to 1) of the achievable memory traffic and arithmetic that an activity takes alone."""

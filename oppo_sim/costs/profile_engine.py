@@ -87,8 +87,7 @@ class ProfileEngine(ProfilePrefill):
     _lines: dict[int, Knots] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def decode_time(self, n_running: int, kv_tokens: float) -> float:
-        line = self.decode_line(n_running, kv_tokens)
-        return line.fixed + line.per_kv_token * kv_tokens
+        return self.decode_line(n_running, kv_tokens).seconds(kv_tokens)
 
     def decode_line(self, n_running: int, kv_tokens: float) -> Line:
         """Piecewise linear in KV; between measured batch sizes interpolated at equal KV per rollout. Raises
@@ -102,9 +101,7 @@ class ProfileEngine(ProfilePrefill):
         found = self._knots(n_running)
         assert found.found.demand_seconds is not None
         line = found.line(kv_tokens)  # nothing is counted: this is no iteration
-        return demand_of_seconds(
-            found.found.demand_seconds, kv_tokens, line.fixed + line.per_kv_token * kv_tokens
-        )
+        return demand_of_seconds(found.found.demand_seconds, kv_tokens, line.seconds(kv_tokens))
 
     def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
         return None

@@ -112,7 +112,7 @@ class RooflineEngine:
     def decode_time(self, n_running: int, kv_tokens: float) -> float:
         found = self._decodes.get(n_running) or self._decode(n_running)
         line = found.below if kv_tokens <= found.knee else found.above
-        return line.fixed + line.per_kv_token * kv_tokens
+        return line.seconds(kv_tokens)
 
     def decode_line(self, n_running: int, kv_tokens: float) -> Line:
         found = self._decodes.get(n_running) or self._decode(n_running)

@@ -32,7 +32,7 @@ class Knots(NamedTuple):
         if measured is None or not inside(*measured, kv_tokens):
             ranges.note("decode", asked)
         furthest = line.kv_until if line.per_kv_token < 0 else kv_tokens
-        if line.fixed + line.per_kv_token * furthest <= 0:
+        if line.seconds(furthest) <= 0:
             raise _no_time("decode", asked)
         return line
 
@@ -57,7 +57,7 @@ def decode_lines_of(table: DecodeTable, n_running: int, host: float) -> Knots:
         lines.append(Line(fixed, slope, until))
     last = lines[-1]
     if last.per_kv_token < 0:  # noise at the end of a row must not lead to negative times far beyond it
-        lines[-1] = Line(last.fixed + last.per_kv_token * knots[-1], 0.0, _INFINITE)
+        lines[-1] = Line(last.seconds(knots[-1]), 0.0, _INFINITE)
     return Knots(tuple(knots), DecodeLines(tuple(lines), (low, high)))
 
 

@@ -42,7 +42,7 @@ def solve(config: SynthConfig) -> Lognormal | Weibull | Mixture:
 def solve_two(name: str, targets: Mapping[str, float], cut: float = math.inf) -> Lognormal | Weibull:
     """From exactly two of ``mean``, ``p50``, ``p99`` (tokens), ``clip_ratio`` (a share at ``cut``)."""
     points = _points(targets, cut)
-    make: Callable[[float, float], Lognormal | Weibull] = _lognormal if name == "lognormal" else _weibull
+    make: Callable[[float, float], Lognormal | Weibull] = Lognormal if name == "lognormal" else _weibull
     score = _normal_score if name == "lognormal" else _weibull_score
     if len(points) == 2:
         # ln of a quantile is location + spread · score in both families.
@@ -152,10 +152,6 @@ def _score_at(distribution: Mixture, x: float) -> float:
     if below < 0.5:
         return float(ndtri(max(below, 1e-300)))
     return float(-ndtri(max(float(distribution.sf(x)), 1e-300)))
-
-
-def _lognormal(location: float, spread: float) -> Lognormal:
-    return Lognormal(location, spread)
 
 
 def _weibull(location: float, spread: float) -> Weibull:

@@ -122,8 +122,7 @@ class ComposedEngine(ComposedPrefill):
     _lines: dict[int, Knots] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def decode_time(self, n_running: int, kv_tokens: float) -> float:
-        line = self.decode_line(n_running, kv_tokens)
-        return line.fixed + line.per_kv_token * kv_tokens
+        return self.decode_line(n_running, kv_tokens).seconds(kv_tokens)
 
     def decode_line(self, n_running: int, kv_tokens: float) -> Line:
         """Piecewise linear in KV; between batch sizes of the table interpolated at equal KV per rollout.
@@ -134,7 +133,7 @@ class ComposedEngine(ComposedPrefill):
 
     def decode_demand(self, n_running: int, kv_tokens: float) -> Demand:
         line = self._decode(n_running).line(kv_tokens)  # nothing is counted: this is no iteration
-        seconds = line.fixed + line.per_kv_token * kv_tokens
+        seconds = line.seconds(kv_tokens)
         return demand_of_seconds(self.roofline.decode_parts(n_running), kv_tokens, seconds)
 
     def decode_work(self, n_running: int, kv_tokens: float) -> Work | None:
@@ -219,6 +218,6 @@ def _at_least(least: float, lines: Sequence[Line]) -> list[Line]:
             found += [parts[0]._replace(kv_until=crossing), parts[1]]
         else:
             middle = start + 1.0 if end == _INFINITE else (start + end) / 2.0
-            found.append(line if line.fixed + line.per_kv_token * middle >= least else level)
+            found.append(line if line.seconds(middle) >= least else level)
     # Neighbours on the level are one line.
     return [line for line, after in pairwise([*found, Line(-1.0, 0.0, _INFINITE)]) if line[:2] != after[:2]]

@@ -86,7 +86,7 @@ def test_every_column_of_every_step(
         granularity = "rollout"  # a batch may never be whole
     given: dict[str, Any] = {"counterfactual": counterfactual, "score_granularity": granularity}
     fast, slow = setup_of(case, how), setup_of(case, how)
-    assert why_not(fast, **given) is None
+    assert why_not(fast, score_granularity=granularity) is None
     found = outcome(fast, "auto", **given)
     assert_equal(found, outcome(slow, "simpy", **given))
     if not isinstance(found, str):

@@ -55,7 +55,7 @@ def run_summary(
     ``score_granularity`` replaces the policy's own. Raises OppoError for what cannot run, and for ``engine``
     ``compiled`` where the kernel does not cover the run.
     """
-    choice = _choice(setup, engine, score_granularity, counterfactual)
+    choice = _choice(setup, engine, score_granularity)
     sink = SummarySink(setup.warmup_steps)
     if choice != COMPILED and _run_model(setup, sink, score_granularity, counterfactual, choice) is not None:
         return sink, SIMPY
@@ -77,7 +77,7 @@ def run_columns(
 ) -> StepColumns:
     """Run a scenario for its whole step table. ``progress`` is called now and then with the steps
     done. Raises as ``run_summary``."""
-    choice = _choice(setup, engine, score_granularity, counterfactual)
+    choice = _choice(setup, engine, score_granularity)
     while True:
         frames = FrameSink(keep_rollouts=False)
         sink: Sink = frames if progress is None else _Counting(frames, progress)
@@ -103,7 +103,7 @@ def run_into(
     """Run a scenario into a sink, which gets the rows of rollouts if ``rollouts``; returns the timeline of
     ``timeline_steps`` (first and last). Compiled runs give their rows some steps at a time. Raises as
     ``run_summary``."""
-    choice = _choice(setup, engine, None, UNCHANGED)
+    choice = _choice(setup, engine, None)
     onward = Onward(sink)
     if choice != COMPILED:
         trace = _run_model(setup, onward, None, UNCHANGED, choice, timeline_steps)
@@ -124,9 +124,7 @@ def engine_of(setup: Setup) -> str:
     return COMPILED if why_not(setup) is None else SIMPY
 
 
-def why_not(
-    setup: Setup, *, score_granularity: str | None = None, counterfactual: Counterfactual = UNCHANGED
-) -> str | None:
+def why_not(setup: Setup, *, score_granularity: str | None = None) -> str | None:
     """What the kernel does not cover in this run, as a sentence; None: it covers it."""
     policy = policy_of(setup, score_granularity)
     if not isinstance(setup.replay, Replay):
@@ -158,9 +156,7 @@ def compile_instead() -> None:
 # ---- inside ------------------------------------------------------------------------------------------------
 
 
-def _choice(
-    setup: Setup, engine: Engine, score_granularity: str | None, counterfactual: Counterfactual
-) -> Engine:
+def _choice(setup: Setup, engine: Engine, score_granularity: str | None) -> Engine:
     """The engine of a run; ``auto``: SimPy, until the kernel has been compiled beside it."""
     wanted = engine
     if engine == "auto":
@@ -170,7 +166,7 @@ def _choice(
         raise OppoError(f"{where} '{wanted}' is unknown: choose auto, simpy or compiled")
     if wanted == SIMPY:
         return SIMPY
-    reason = why_not(setup, score_granularity=score_granularity, counterfactual=counterfactual)
+    reason = why_not(setup, score_granularity=score_granularity)
     if reason is not None:
         if engine == COMPILED:
             raise OppoError(f"engine compiled cannot make this run ({reason}): use engine auto")

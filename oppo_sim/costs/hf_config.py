@@ -68,6 +68,22 @@ def shape_of_config(config: Mapping[str, object]) -> ModelShape:
     else:
         for name in LINEAR_FIELDS:
             fields.pop(name, None)
+    _set_experts(fields, config)
+    fields["tie_word_embeddings"] = config.get("tie_word_embeddings", kind in _TIED_BY_DEFAULT)
+    fields["qkv_bias"] = bool(
+        config.get("attention_bias", config.get("qkv_bias", kind in ("qwen2", "qwen2_moe")))
+    )
+    fields["qk_norm"] = kind.startswith("qwen3")
+    fields["attn_output_gate"] = bool(config.get("attn_output_gate", kind.startswith("qwen3_next")))
+    fields["gated_mlp"] = kind not in _NOT_GATED
+    try:
+        return ModelShape.model_validate(fields)
+    except ValidationError as error:
+        raise OppoError(f"model config ({kind or 'no model_type'}): {first_problem(error)}") from None
+
+
+def _set_experts(fields: dict[str, object], config: Mapping[str, object]) -> None:
+    """Fields of experts, under their names in any family; none where a model has none."""
     experts = next(
         (config[n] for n in ("num_experts", "num_local_experts", "n_routed_experts") if config.get(n)), 0
     )
@@ -83,17 +99,6 @@ def shape_of_config(config: Mapping[str, object]) -> ModelShape:
     else:
         for name in _OF_EXPERTS:
             fields.pop(name, None)
-    fields["tie_word_embeddings"] = config.get("tie_word_embeddings", kind in _TIED_BY_DEFAULT)
-    fields["qkv_bias"] = bool(
-        config.get("attention_bias", config.get("qkv_bias", kind in ("qwen2", "qwen2_moe")))
-    )
-    fields["qk_norm"] = kind.startswith("qwen3")
-    fields["attn_output_gate"] = bool(config.get("attn_output_gate", kind.startswith("qwen3_next")))
-    fields["gated_mlp"] = kind not in _NOT_GATED
-    try:
-        return ModelShape.model_validate(fields)
-    except ValidationError as error:
-        raise OppoError(f"model config ({kind or 'no model_type'}): {first_problem(error)}") from None
 
 
 def _linear_layers(config: Mapping[str, object]) -> int:

@@ -45,30 +45,13 @@ def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) 
     """Sentences below the table: the region, stopped and failed points. ``gone``: heads that
     left it; ``output``: the requested folder."""
     found = [sweep.plan.splits] if sweep.plan.splits else []
-    others, statuses = len(sweep.alike) - 1, sweep.statuses
-    failed = statuses["failed"]
     if sweep.plan.spec.objective == ROLLOUTS and _trains_others(sweep):
         found.append("the best has the fewest seconds a trained rollout: steps here train unequal numbers")
     drawn = has_ranges(sweep.points)
     learning = learning_of(sweep.plan.scenario.rewards, sweep.plan.scenario.steps)
     objective = sweep.plan.spec.objective
     over = over_words("the seeds", drawn_words(drawn, objective, len(learning.effect.draws)))
-    if sweep.best is not None and len(sweep.plan.seeds) < 2 and not drawn:
-        found.append(
-            "with one seed nothing can be said about which differences are real: give --seeds 2 or more"
-        )
-    elif sweep.best is not None and others:
-        spans = _spans(sweep)
-        within = f" (with the best, {spans})" if spans else ""
-        found.append(
-            f"{others:,} other point{'s' if others > 1 else ''} (≈) cannot be told apart from the best over"
-            f" {over}{_or_near(sweep)}{within}"
-        )
-        share = float(sweep.points[c.P_BEST].loc[sweep.best]) if drawn else float("nan")
-        few = few_seeds_sentence(share, len(sweep.plan.seeds), sweep.plan.spec.practical)
-        found += [few] if few else []
-    elif sweep.best is not None and len(sweep.points) > failed + 1:
-        found.append(f"every other point is significantly worse than the best over {over}{_by_more(sweep)}")
+    found += _region_notes(sweep, drawn, over)
     if sweep.best is not None:
         other = other_lengths(float(sweep.points[c.LENGTH_BIAS_PAIRED].loc[sweep.best]))
         found += [f"best: {other}"] if other else []
@@ -83,21 +66,58 @@ def notes(sweep: Sweep, gone: Collection[str] = (), output: Path | None = None) 
     if objective == TO_REWARD:
         found.append(learning.sentence)
     if drawn and sweep.best is not None:
-        found += [sentence] if (sentence := widest_sentence(sweep.points.loc[[sweep.best]], "best")) else []
-        others_widest = sweep.points.drop(sweep.best)[[c.DIFFERENCE_WIDEST, c.DIFFERENCE_WIDEST_SHARE]]
-        between = placement_sentence(others_widest.itertuples(index=False, name=None))
-        found += [between] if between else []
-        count = int(sweep.points[c.P_BEST].notna().sum())
-        found.append(f"{counted(count, 'point')} that could be the best ran on the draws")
-        if objective != TO_REWARD and not any(head.startswith(SPEEDUP) for head in gone):
-            found[-1] += f": {SPEEDUP} [95 %] of seeds and machine"
-            found[-1] += "; of the others, of the seeds alone" if count < len(sweep.points) - failed else ""
+        found += _draw_notes(
+            sweep, sweep.best, with_speedups=not any(head.startswith(SPEEDUP) for head in gone)
+        )
+    return found + _failure_notes(sweep)
+
+
+def _region_notes(sweep: Sweep, drawn: bool, over: str) -> list[str]:
+    """Which points cannot be told apart from the best; ``over``: what its intervals are over."""
+    if sweep.best is None:
+        return []
+    if len(sweep.plan.seeds) < 2 and not drawn:
+        return ["with one seed nothing can be said about which differences are real: give --seeds 2 or more"]
+    if others := len(sweep.alike) - 1:
+        spans = _spans(sweep)
+        within = f" (with the best, {spans})" if spans else ""
+        share = float(sweep.points[c.P_BEST].loc[sweep.best]) if drawn else float("nan")
+        few = few_seeds_sentence(share, len(sweep.plan.seeds), sweep.plan.spec.practical)
+        return [
+            f"{others:,} other point{'s' if others > 1 else ''} (≈) cannot be told apart from the best over"
+            f" {over}{_or_near(sweep)}{within}",
+            *([few] if few else []),
+        ]
+    if len(sweep.points) > sweep.statuses["failed"] + 1:
+        return [f"every other point is significantly worse than the best over {over}{_by_more(sweep)}"]
+    return []
+
+
+def _draw_notes(sweep: Sweep, best: int, with_speedups: bool) -> list[str]:
+    """What draws of the machine say of the best, and which points ran on them."""
+    others = sweep.points.drop(best)[[c.DIFFERENCE_WIDEST, c.DIFFERENCE_WIDEST_SHARE]]
+    found = [
+        widest_sentence(sweep.points.loc[[best]], "best"),
+        placement_sentence(others.itertuples(index=False, name=None)),
+    ]
+    count = int(sweep.points[c.P_BEST].notna().sum())
+    ran = f"{counted(count, 'point')} that could be the best ran on the draws"
+    if sweep.plan.spec.objective != TO_REWARD and with_speedups:
+        ran += f": {SPEEDUP} [95 %] of seeds and machine"
+        if count < len(sweep.points) - sweep.statuses["failed"]:
+            ran += "; of the others, of the seeds alone"
+    return [*filter(None, found), ran]
+
+
+def _failure_notes(sweep: Sweep) -> list[str]:
+    """Points that were stopped, or failed, and why."""
+    found, statuses = [], sweep.statuses
     if statuses["stopped"]:
         found.append(
             f"{statuses['stopped']:,} points were stopped early, significantly worse than the best so far"
         )
-    if failed:
-        found.append(f"{failed:,} of {len(sweep.points):,} points failed:")
+    if statuses["failed"]:
+        found.append(f"{statuses['failed']:,} of {len(sweep.points):,} points failed:")
         for failure in sweep.failures[:_MOST_REASONS]:
             first = settings_label(failure.first.items())
             found.append(f"  {failure.points:,} ×: {failure.sentence} (first: {first})")

@@ -114,27 +114,12 @@ def _fitted(
     shape: Lognormal | Weibull | Mixture | None,
     where: str,
 ) -> tuple[LengthDistribution | None, str]:
-    """The distribution before the cut, None if all lengths are the same; and how it was found."""
-    for name in ("mean", "max", "min", "median", "std", "prompt_mean"):
-        if (value := figures.get(name, 0.0)) > MAX_LENGTH:
-            raise OppoError(
-                f"{where}: {name} of the lengths is {value:g} but must be at most {MAX_LENGTH:,}: is it the"
-                " right metric?"
-            )
+    """The distribution before the cut, None if all lengths are the same; and how it was found.
+
+    Raises OppoError where the figures contradict one another, or say too little.
+    """
+    _check_figures(figures, cut, where)
     mean, clip, most = figures["mean"], figures.get("clip_ratio", 0.0), figures.get("max")
-    if mean < 1:
-        raise OppoError(
-            f"{where}: the mean length is {mean:g} but must be at least 1: leave the step out with --steps"
-        )
-    if not 0 <= clip <= 1:
-        raise OppoError(
-            f"{where}: the share of cut responses is {clip:g} but must lie between 0 and 1: is it the right"
-            " metric?"
-        )
-    if cut is not None and mean > cut + _CUT_TOLERANCE:
-        raise OppoError(
-            f"{where}: the mean length {mean:g} is above the cut at {cut:g}: correct --max-response-length"
-        )
     all_cut = cut is not None and (clip >= 1 - _SAME or mean >= cut * (1 - _SAME))
     if all_cut or (most is not None and most <= mean * (1 + _SAME)):
         return None, "all equally long"
@@ -159,6 +144,30 @@ def _fitted(
         f"{where}: only the mean length is known, which says nothing of the tail: name a trace of the same"
         " shape with --like, or more metrics with --field, such as max=NAME"
     )
+
+
+def _check_figures(figures: Mapping[str, float], cut: float | None, where: str) -> None:
+    """Raise OppoError for figures that no lengths have."""
+    for name in ("mean", "max", "min", "median", "std", "prompt_mean"):
+        if (value := figures.get(name, 0.0)) > MAX_LENGTH:
+            raise OppoError(
+                f"{where}: {name} of the lengths is {value:g} but must be at most {MAX_LENGTH:,}: is it the"
+                " right metric?"
+            )
+    mean, clip = figures["mean"], figures.get("clip_ratio", 0.0)
+    if mean < 1:
+        raise OppoError(
+            f"{where}: the mean length is {mean:g} but must be at least 1: leave the step out with --steps"
+        )
+    if not 0 <= clip <= 1:
+        raise OppoError(
+            f"{where}: the share of cut responses is {clip:g} but must lie between 0 and 1: is it the right"
+            " metric?"
+        )
+    if cut is not None and mean > cut + _CUT_TOLERANCE:
+        raise OppoError(
+            f"{where}: the mean length {mean:g} is above the cut at {cut:g}: correct --max-response-length"
+        )
 
 
 def _solved(family: str, targets: dict[str, float], cut: float) -> Lognormal | Weibull | None:

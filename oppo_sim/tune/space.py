@@ -159,12 +159,10 @@ def build_space(
     for field in fields:
         if fields.count(field) > 1:
             raise OppoError(f"the range of {field} is given twice: keep one")
-    asked = policies is not None
-    own = scenario.policy.name
-    default = (*_searched_by_default(), own) if framework is None else framework.policies
     if policies is not None:
         check_once("policies", policies)
-    names = list(dict.fromkeys(policies if policies is not None else default))
+    default = (*_searched_by_default(), scenario.policy.name) if framework is None else framework.policies
+    names = dict.fromkeys(default if policies is None else policies)
     machine = [knob for knob in changed if not knob.field.startswith(POLICY)]
     for knob in machine:
         _check_machine_knob(scenario, knob)
@@ -177,7 +175,7 @@ def build_space(
         if reason is None and framework is not None:
             reason = _beyond(scenario, name, max_deferrals, framework)
         if reason is not None:
-            if asked:
+            if policies is not None:
                 raise OppoError(f"policy '{name}' cannot be tuned here: {reason}")
             left_out[name] = reason
             continue
@@ -192,6 +190,15 @@ def build_space(
     if not knobs:
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         raise OppoError(f"no policy is left to search: {reasons}")
+    _check_used(scenario, knobs, changed)
+    return Space(knobs, base, starts, left_out, splits)
+
+
+# ---- inside ------------------------------------------------------------------------------------------------
+
+
+def _check_used(scenario: Scenario, knobs: Mapping[str, Sequence[Knob]], changed: Sequence[Knob]) -> None:
+    """Refuse a knob that none of the policies has. Raises OppoError."""
     used = {knob.field for each in knobs.values() for knob in each}
     for knob in changed:
         if knob.field not in used:
@@ -202,10 +209,6 @@ def build_space(
                 f"none of the policies {', '.join(knobs)} has a setting {knob.field}"
                 f"{hint or ': name another field, or other policies'}"
             )
-    return Space(knobs, base, starts, left_out, splits)
-
-
-# ---- inside ------------------------------------------------------------------------------------------------
 
 
 def _with_splits(scenario: Scenario, knobs: Sequence[Knob]) -> tuple[list[Knob], str]:

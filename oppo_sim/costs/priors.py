@@ -34,7 +34,8 @@ class Row(NamedTuple):
     """Evidence of the place below; ``no kernel``: assumed for a device of which nobody measured one;
     ``experts``: composed or assumed for a mixture of them; a host preset; ``sleeps`` or ``any`` for phases;
     ``log``: only where a log is there to decide (``log_priors``), ``in place`` if the log's generation holds
-    the weight sync."""
+    the weight sync, ``weights stay`` if those of the engine do while training runs, ``awake`` if the scenario
+    says that nothing is woken."""
     median: float
     sigma: float
     source: str
@@ -166,6 +167,8 @@ TABLE: Final = (
     ),
     Row("gen_phase_s", "log", 2.0, 1.0, f"{_VERL}: seconds"),
     Row("reward_phase_s", "log", 0.05, 2.0, "assumed: little, or seconds of a reward model that is woken"),
+    Row("gen_phase_s", "weights stay", 0.5, 1.5, "assumed: the KV cache alone comes back, or nothing"),
+    Row("gen_phase_s", "awake", 0.05, 1.5, "assumed: requests are prepared and sent"),
     *(
         Row(f"{stage}_s", "log", 1.0, 1.2, f"{_VERL}: 1 to 2 s of loading what was offloaded")
         for stage in ("old_log_prob", "ref", "values", "update_critic", "update_actor")
@@ -213,20 +216,19 @@ def median_terms(priors: Iterable[Prior], stated: CostTerms) -> CostTerms:
     return stated.model_copy(update={prior.term: prior.median for prior in priors if prior.term not in known})
 
 
-def log_priors(known: Iterable[Prior] = (), *, in_place: bool = False) -> dict[str, Prior]:
+def log_priors(known: Iterable[Prior] = (), *, also: Iterable[str] = ()) -> dict[str, Prior]:
     """A prior of every term that a log of measured seconds can identify: ``known`` where they hold, else wide
-    ones."""
-    found = {
-        row.term: Prior(row.term, row.median, row.sigma, row.source) for row in TABLE if row.where == "log"
-    }
-    found |= {prior.term: prior for prior in known}
-    if in_place:
-        found |= {
-            row.term: Prior(row.term, row.median, row.sigma, row.source)
-            for row in TABLE
-            if row.where == "in place"
-        }
+    ones; before both the rows of ``also`` (``Row.where``), the last first."""
+    found = _rows("log") | {prior.term: prior for prior in known}
+    for where in also:
+        found |= _rows(where)
     return found
+
+
+def _rows(where: str) -> dict[str, Prior]:
+    return {
+        row.term: Prior(row.term, row.median, row.sigma, row.source) for row in TABLE if row.where == where
+    }
 
 
 def _known(

@@ -54,6 +54,10 @@ class ShapedCosts(CostSection):
         return self.rollout.host if isinstance(self.rollout.host, str) else "own"
 
     @property
+    def weights_leave(self) -> bool:
+        return self.rollout.sleep_mode
+
+    @property
     def device_measured(self) -> bool:
         return kernels_known(find_device(self.device), self.rollout.achievable)
 

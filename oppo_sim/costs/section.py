@@ -53,6 +53,11 @@ class CostSection(Strict, ABC):
         return None
 
     @property
+    def weights_leave(self) -> bool | None:
+        """The rollout engine's weights leave its devices while training runs; None: no such thing."""
+        return None
+
+    @property
     def device_measured(self) -> bool:
         """Kernels of the devices were measured by somebody; also where there are no devices."""
         return True

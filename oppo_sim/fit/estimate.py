@@ -322,7 +322,7 @@ def judge_rest(
 
 def _priors(parts: Sequence[LogPart]) -> dict[str, Prior]:
     in_place = any({"gen", "update_weights"} <= set(m.stages) for part in parts for m in part.members)
-    return priors_for([part.scenario for part in parts], in_place=in_place)
+    return priors_for([part.scenario for part in parts], logged=True, in_place=in_place)
 
 
 def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:

@@ -20,9 +20,12 @@ _WAIT: Final = Prior(
 _TOOLS: Final = Prior(TOOL_TOKENS, 0.1, 1.0, "assumed: a tool answers shorter than it is asked")
 
 
-def priors_for(scenarios: Sequence[Scenario], *, in_place: bool = False) -> dict[str, Prior]:
+def priors_for(
+    scenarios: Sequence[Scenario], *, logged: bool = False, in_place: bool = False
+) -> dict[str, Prior]:
     """By name. Of several scenarios the least certain belief holds.
 
+    ``logged``: of a fit to logs, which decide how long waking takes where weights of the engine stay.
     ``in_place``: the weight sync is inside the log's generation. A scenario that says so itself
     (``weight_sync: {kind: reshard}``) has the seconds of that already.
     """
@@ -33,8 +36,13 @@ def priors_for(scenarios: Sequence[Scenario], *, in_place: bool = False) -> dict
         for prior in scenario.costs.priors(context):
             before = known.get(prior.term)
             known[prior.term] = prior if before is None or before.sigma < prior.sigma else before
+    also = {
+        "in place": in_place,
+        "weights stay": logged and all(each.costs.weights_leave is False for each in scenarios),
+        "awake": all(each.costs.terms.stated().get("gen_phase_s") == 0.0 for each in scenarios),
+    }
     return {
-        **log_priors(known.values(), in_place=in_place),
+        **log_priors(known.values(), also=[where for where, holds in also.items() if holds]),
         TOOL_TOKENS: _TOOLS,
         TOOL_WAIT: _WAIT,
         offload.OFFLOAD: offload.PRIOR,

@@ -19,6 +19,7 @@ from oppo_sim.files import whole_file
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import counted
 from oppo_sim.results.sinks import Sink
+from oppo_sim.runs.differing import differing
 from oppo_sim.turns import ToolWait
 
 FORMAT: Final = "oppo-real-checkpoint/3"
@@ -83,7 +84,7 @@ class Checkpoints:
     def __init__(self, path: Path, setup: RealSetup, every: int, *, resume: bool) -> None:
         """``every``: steps from one to the next; ``resume``: go on from the file, which must be there."""
         self._path = path
-        self._hash = run_hash(setup)
+        self._decisive = decisive(setup)
         self._every = every
         self._resume = resume
         self._steps = setup.base.steps
@@ -93,7 +94,7 @@ class Checkpoints:
         """The checkpoint to go on from, perhaps at the run's end; None for a fresh run. Raises OppoError if
         it is missing, damaged, another scenario's, or beyond the steps asked for."""
         if self._resume and self._saved is None:
-            self._saved = read_checkpoint(self._path, self._hash, self._steps)
+            self._saved = read_checkpoint(self._path, self._decisive, self._steps)
         return self._saved
 
     def after_step(self, step: int, plant: EnginePlant, training: Trains, record: Record) -> None:
@@ -102,7 +103,8 @@ class Checkpoints:
             return
         body = {
             "format": FORMAT,
-            "run": self._hash,
+            "run": run_hash(self._decisive),
+            "decisive": json.dumps(self._decisive, default=str),
             "next_step": step + 1,
             "elapsed_s": plant.now(),
             "version": plant.scheduler.version,
@@ -153,19 +155,24 @@ def restore_record(saved: Saved, record: Record, sink: Sink) -> None:
     sink.on_rollouts(record.rollout_rows)
 
 
-def run_hash(setup: RealSetup) -> str:
-    """SHA-256 over whatever decides what a run does; not over how many steps it has, or how often it is
+def decisive(setup: RealSetup) -> dict[str, Any]:
+    """Whatever decides what a run does, as plain values; not how many steps it has, or how often it is
     saved."""
     plain = setup.base.scenario.to_plain()
     for name in ("name", "description", "published", "steps", "warmup_steps", "real"):
         del plain[name]
     plain["real"] = setup.config.model_dump(mode="json", exclude={"checkpoint_every", "placement"})
     plain["run"] = [setup.policy_name, setup.base.seed, setup.base.policy_factory().state_dict()]
-    return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()
+    return plain
 
 
-def read_checkpoint(path: Path, expected_run: str, steps: int) -> Saved:
-    """Read and check a checkpoint. Raises OppoError."""
+def run_hash(settings: Mapping[str, Any]) -> str:
+    """SHA-256 over what is ``decisive``."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def read_checkpoint(path: Path, settings: Mapping[str, Any], steps: int) -> Saved:
+    """Read and check a checkpoint of a run of ``settings`` (``decisive``). Raises OppoError."""
     import pickle
 
     import torch
@@ -182,14 +189,26 @@ def read_checkpoint(path: Path, expected_run: str, steps: int) -> Saved:
         raise OppoError(f"checkpoint {path} is damaged ({reason}): run without --resume") from None
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise OppoError(f"{path} is no checkpoint of this version ({FORMAT}): run without --resume")
-    if body["run"] != expected_run:
+    if body["run"] != run_hash(settings):
         raise OppoError(
-            f"checkpoint {path} belongs to another scenario, policy or seed: resume with the ones it was made"
-            " with"
+            f"checkpoint {path} belongs to another scenario, policy or seed{_difference(body, settings)}:"
+            " resume with the ones it was made with"
         )
     if body["next_step"] > steps:
         raise nothing_left(path, body["next_step"])
     return Saved(body)
+
+
+def _difference(body: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """In brackets; nothing for a checkpoint of before these were written."""
+    if "decisive" not in body:
+        return ""
+    both = [json.loads(body["decisive"]), json.loads(json.dumps(settings, default=str))]
+    for each in both:
+        policy, seed, _ = each.pop("run")
+        # How a policy begins follows from its settings.
+        each["policy"], each["seed"] = {**each["policy"], "name": policy}, seed
+    return f" ({said})" if (said := differing(*both)) else ""
 
 
 def nothing_left(path: Path, done: int) -> OppoError:

@@ -331,7 +331,7 @@ def test_another_sweep_is_refused_and_replaced_by_force(oppo: Oppo) -> None:
     )
     assert_refused(
         oppo(*ARGUMENTS, "--set", "costs.decode.fixed=0.3"),
-        "swept holds a sweep of another scenario",
+        "swept holds a sweep of another scenario (costs.decode.fixed is 0.1 there and 0.3 here)",
         "--force",
     )
     assert contents(Path("swept")) == before

@@ -143,7 +143,12 @@ def test_another_search_is_not_mixed_in(oppo: Oppo, tmp_path: Path) -> None:
     path, folder = write_scenario(tmp_path), tmp_path / "t"
     first = ("tune", path, "--policies", "oppo", *SMALL, "--no-figures", "-o", folder)
     assert oppo(*first).code == 0
-    assert_refused(oppo(*first, "--objective", "tokens"), "another search", "objective", "--force")
+    assert_refused(
+        oppo(*first, "--objective", "tokens"),
+        "another search (objective is",
+        'there and "tokens" here',
+        "--force",
+    )
     (folder / "my-notes.txt").write_text("mine")
     assert oppo(*first, "--objective", "tokens", "--force").code == 0
     assert json.loads((folder / "tune.json").read_text())["objective"] == "tokens"
@@ -159,7 +164,9 @@ def test_a_refused_search_leaves_every_file_of_the_other_as_it_was(oppo: Oppo, t
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     trace = {"synth": {"mean": 30, "p50": 20, "rows": 50}, "prompt_length": 4}
     other = write_scenario(tmp_path / "b", trace=trace)
-    assert_refused(oppo("tune", other, *worlds), "another search", "--force")
+    assert_refused(
+        oppo("tune", other, *worlds), "another search", "holds another search (trace.synth.", "--force"
+    )
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 

@@ -99,7 +99,9 @@ def test_nothing_feasible_names_the_nearest_and_what_binds(tmp_path: Path) -> No
 def test_loosened_bounds_need_another_folder(tmp_path: Path) -> None:
     given = scenario(tmp_path)
     search(given, tmp_path / "one", policies=("oppo",), trials=4, constraints=Constraints(max_staleness=2))
-    with pytest.raises(OppoError, match=r"another search \(it differs in constraints\)"):
+    with pytest.raises(
+        OppoError, match=r"another search \(constraints.max_staleness is 2 there and 3 here\)"
+    ):
         search(
             given, tmp_path / "one", policies=("oppo",), trials=4, constraints=Constraints(max_staleness=3)
         )

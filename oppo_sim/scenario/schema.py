@@ -367,11 +367,16 @@ class Scenario(_Section):
     def content_hash(self) -> str:
         """SHA-256 (hex) over everything that can change a result: all fields but ``name``, ``description``,
         ``published`` and ``real``."""
-        plain = self.to_plain()
-        del plain["name"], plain["description"], plain["published"], plain["real"]
+        plain = self.decisive()
         return hashlib.sha256(
             json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
         ).hexdigest()
+
+    def decisive(self) -> dict[str, Any]:
+        """What can change a result, as ``to_plain``."""
+        plain = self.to_plain()
+        del plain["name"], plain["description"], plain["published"], plain["real"]
+        return plain
 
     def to_plain(self) -> dict[str, Any]:
         """The whole scenario as dicts, lists, numbers and strings, defaults written out."""

@@ -29,11 +29,13 @@ from oppo_sim.progress import OnProgress
 from oppo_sim.rewards import learning_of
 from oppo_sim.run_folder import file_facts
 from oppo_sim.run_kinds import SWEEP as SWEEP_KIND
+from oppo_sim.runs.differing import differing
 from oppo_sim.runs.evaluate import setup_of
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.journal import Entry, read_head
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.build import merged_warnings
+from oppo_sim.scenario.schema import Scenario
 from oppo_sim.sweep.axes import Axis, GridAxis
 from oppo_sim.sweep.beyond import best_edges, best_warnings
 from oppo_sim.sweep.edges import edge_records
@@ -218,6 +220,7 @@ def _about(plan: SweepPlan) -> dict[str, Any]:
         "scenario": plan.scenario.name,
         "scenario_sha256": plan.scenario.content_hash,
         "fields": sorted(plan.fields),
+        "settings": plan.scenario.decisive(),
     }
 
 
@@ -231,16 +234,19 @@ def _difference(plan: SweepPlan, head: Mapping[str, Any], folder: Path) -> str |
     about = _about(plan)
     mend = "choose another folder with -o, or replace it with --force"
     if head.get("scenario_sha256") != about["scenario_sha256"]:
-        return (
-            f"{folder} holds a sweep of another scenario ({head.get('scenario')}, or other values of --set):"
-            f" {mend}"
-        )
+        return f"{folder} holds a sweep of another scenario ({_differs_in(plan.scenario, head)}): {mend}"
     if head.get("fields") != about["fields"]:
         return (
             f"{folder} holds a sweep over other fields ({', '.join(map(str, head.get('fields', ())))}):"
             f" {mend}"
         )
     return None
+
+
+def _differs_in(scenario: Scenario, head: Mapping[str, Any]) -> str:
+    """Settings; without those of the sweep, as before they were kept, its scenario's name."""
+    said = differing(head["settings"], scenario.decisive()) if "settings" in head else ""
+    return said or f"{head.get('scenario')}, or other values of --set"
 
 
 def _axis_record(axis: Axis) -> dict[str, Any]:

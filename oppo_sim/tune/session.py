@@ -102,7 +102,10 @@ def run_tuning(request: TuneRequest, progress: OnProgress = unheard) -> Tuned:
         for number, world in enumerate(worlds)
     ]
     known = identity(request, scenario, files.inputs_digest(resolvers))
-    with SearchStore(request.folder, known, replace=request.force) as store, Runner(executor) as runner:
+    with (
+        SearchStore(request.folder, known, scenario.decisive(), replace=request.force) as store,
+        Runner(executor) as runner,
+    ):
         if request.folder is not None and not store.trials:
             files.remove(request.folder)
         bench = Bench(worlds, resolvers, store, runner)

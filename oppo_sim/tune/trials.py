@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.runs.differing import differing
 from oppo_sim.runs.journal import Entry
 from oppo_sim.runs.store import RunStore
 from oppo_sim.scenario.schema import Scenario
@@ -134,14 +135,17 @@ def require_optuna() -> Any:
 class SearchStore(RunStore):
     """The runs and the trials of one search, kept as they come in one journal. A context manager."""
 
-    def __init__(self, folder: Path | None, identity: Mapping[str, Any], *, replace: bool) -> None:
-        """Open or begin the journal of the search ``identity``; without a folder all is kept in memory only.
+    def __init__(
+        self, folder: Path | None, identity: Mapping[str, Any], settings: Mapping[str, Any], *, replace: bool
+    ) -> None:
+        """Open or begin the journal of the search ``identity``, of a scenario with these ``settings``;
+        without a folder all is kept in memory only.
 
         ``replace`` empties the journal of another search. Raises OppoError where the folder holds something
         else, as ``Journal``, and while another process searches there.
         """
         self.trials: list[Trial] = []
-        wanted = json.loads(json.dumps(identity))
+        wanted, given = json.loads(json.dumps([identity, settings]))
         path = None if folder is None else folder / RUNS
 
         def differs(head: Entry) -> str | None:
@@ -150,14 +154,12 @@ class SearchStore(RunStore):
                     f"{folder} holds runs of another command than a search: choose another folder with -o"
                 )
             known = dict(head.get("search") or {})
-            names = [name for name in wanted if known.get(name) != wanted[name]]
-            if not names:
+            if all(known.get(name) == value for name, value in wanted.items()):
                 return None
-            shown = {"inputs": "the contents of its files, or this program"}
-            what = ", ".join(shown.get(name, name) for name in names)
+            what = _differs_in((known, head.get("scenario")), (wanted, given))
             return (
-                f"{folder} holds another search (it differs in {what}): choose another folder with"
-                " -o, or replace it with --force"
+                f"{folder} holds another search ({what}): choose another folder with -o, or replace it with"
+                " --force"
             )
 
         if folder is not None and folder.is_dir():
@@ -167,7 +169,7 @@ class SearchStore(RunStore):
                     f"{folder} holds no search, but other files ({', '.join(present[:3])}): choose another"
                     " folder with -o"
                 )
-        super().__init__(path, "search", {"search": wanted}, differs, replace=replace)
+        super().__init__(path, "search", {"search": wanted, "scenario": given}, differs, replace=replace)
         if folder is not None:
             self.give_way()
 
@@ -184,6 +186,25 @@ class SearchStore(RunStore):
         # What follows a gap (a line was deleted) is made again, from runs that are there.
         if trial.number == len(self.trials):
             self.trials.append(trial)
+
+
+_Search = tuple[Mapping[str, Any], Mapping[str, Any] | None]
+"""Its identity, and the settings of its scenario."""
+
+
+def _differs_in(kept: _Search, given: _Search) -> str:
+    """Options and settings of two searches, with both values; without settings, as before they were kept,
+    that there are others."""
+    options = [
+        {name: value for name, value in search.items() if name not in ("scenario_sha256", "inputs")}
+        for search, _ in (kept, given)
+    ]
+    found = [differing(*options)]
+    if kept[0].get("scenario_sha256") != given[0]["scenario_sha256"]:
+        found.append("another scenario" if kept[1] is None else differing(kept[1], given[1] or {}))
+    if any(found):
+        return "; ".join(each for each in found if each)
+    return "it differs in the contents of its files, or this program"
 
 
 # ---- what a search ends with -------------------------------------------------------------------------------

@@ -232,10 +232,15 @@ def test_a_run_that_fails_keeps_a_checkpoint_or_nothing_and_says_which(tmp_path:
 def test_checkpoints_of_other_runs_and_no_checkpoint_are_refused(tmp_path: Path) -> None:
     section = {"lock_step": True}
     run_to_folder(request(tmp_path / "run", section, steps=2), lambda done, row: None)
-    with pytest.raises(OppoError, match="belongs to another scenario, policy or seed"):
+    with pytest.raises(
+        OppoError, match=r"policy or seed \(rollout_batch_size is 4 there and 6 here\): resume with"
+    ):
         run_to_folder(
             request(tmp_path / "run", section, resume=True, rollout_batch_size=6), lambda done, row: None
         )
+    other = build_real_setup(real_scenario(section, policy="inter", rewards=REWARDS, seed=5))
+    with pytest.raises(OppoError, match=r"seed is 0 there and 5 here, policy.* more\): resume with"):
+        run_to_folder(RealRequest(other, tmp_path / "run", resume=True), lambda done, row: None)
     with pytest.raises(OppoError, match="has all 2 steps: nothing is left to do; raise steps"):
         run_to_folder(request(tmp_path / "run", section, resume=True, steps=2), lambda done, row: None)
     with pytest.raises(OppoError, match="there is no checkpoint"):

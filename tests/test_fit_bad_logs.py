@@ -80,6 +80,18 @@ def _two_runs(lines: Lines) -> Lines:
     return [*lines[:4], *lines]
 
 
+def _always_zero(lines: Lines) -> Lines:
+    return [with_value(line, "timing_s/update_weights", lambda _s: 0.0) for line in lines]
+
+
+def _always_nan(lines: Lines) -> Lines:
+    return [with_value(line, "timing_s/update_weights", lambda _s: float("nan")) for line in lines]
+
+
+def _no_longest(lines: Lines) -> Lines:
+    return [with_value(line, "response_length/max", lambda _n: 0) for line in lines]
+
+
 CASES: Final[dict[str, tuple[Callable[[Lines], Lines], str, int]]] = {
     "missing stage": (_missing_stage, "step without timing_s/update_actor", 2),
     "mixed units": (_mixed_units, "timing_s/update_actor in milliseconds among seconds: divided by 1,000", 1),
@@ -92,6 +104,13 @@ CASES: Final[dict[str, tuple[Callable[[Lines], Lines], str, int]]] = {
     ),
     "zero seconds": (_zero, "step whose generation or whole took zero seconds", 1),
     "negative seconds": (_negative, NEGATIVE, 1),
+    "a stage of zero seconds": (_always_zero, "timing_s/update_weights of zero seconds", STEPS),
+    "a stage that is no number": (
+        _always_nan,
+        "timing_s/update_weights that is no number in any step",
+        STEPS,
+    ),
+    "a longest response of 0": (_no_longest, "response_length/max that cannot be", STEPS),
     "two runs": (_two_runs, "step of another run in the same file", 4),
 }
 

@@ -22,7 +22,7 @@ from oppo_sim.given_command import given_command
 from oppo_sim.scenario.load import load_scenario, scenario_from_plain
 from oppo_sim.simulation import simulate
 from oppo_sim.traces.importers import import_log
-from tests.fit_logs import TRUTH, fit_scenario, short_chains, verl_log
+from tests.fit_logs import ALL, TRUTH, fit_scenario, seconds_of_a_step, short_chains, verl_log
 from tests.import_cases import write_lines
 from tests.test_fit_reading import BASE, console, reasons, refused
 
@@ -277,6 +277,36 @@ def test_figures_that_cannot_be_are_unknown_and_counted(tmp_path: Path) -> None:
         assert column not in log.frame or np.isnan(log.frame[column].iloc[1])
     assert sum("cannot be" in reason for reason in log.left_out) == len(odd)
     assert "1 step whose generation or whole took zero seconds" in reasons(log)
+
+
+@pytest.mark.parametrize("ending", ["log", "jsonl", "csv"])
+def test_a_metric_without_a_number_in_any_step_is_counted(ending: str, tmp_path: Path) -> None:
+    """Where only some steps lack it, these are; what is no figure of a step is nobody's business."""
+    steps = [{"step": n, **BASE, "timing_s/ref": None, "mine/other": None} for n in (1, 2, 3)]
+    steps[1]["timing_s/gen"] = None
+    path = tmp_path / f"a.{ending}"
+    if ending == "jsonl":
+        write_lines(path, steps)
+    elif ending == "csv":
+        pd.DataFrame(steps).to_csv(path, index=False)
+    else:
+        path.write_text("".join(" - ".join(f"{k}:{v}" for k, v in each.items()) + "\n" for each in steps))
+    log = read_step_log(path)
+    assert "timing_s/ref" not in log.frame
+    assert log.left_out == {"timing_s/ref that is no number in any step": 3, "step without timing_s/gen": 1}
+    with pytest.raises(OppoError, match="'timing_s/ref' is no number in any of its 3 lines"):
+        read_step_log(path, fields={"timing_s/adv": "timing_s/ref"})
+
+
+@short_chains()
+def test_seconds_of_a_stage_of_zero_seconds_are_not_of_the_others(tmp_path: Path) -> None:
+    """They are what no metric names, as where it is not logged."""
+    scenario = fit_scenario()
+    log = verl_log(tmp_path / "a.log", scenario, TRUTH)
+    said = re.sub(r"(timing_s/update_weights:np.float64)\([^)]*\)", r"\1(0.0)", log.read_text())
+    log.write_text(said)
+    point = fit(log, scenario, fit_steps=ALL, draws=50).point
+    assert seconds_of_a_step(point) == pytest.approx(seconds_of_a_step(TRUTH), rel=0.03)
 
 
 def test_lines_that_a_progress_bar_writes_over_are_lines(tmp_path: Path) -> None:

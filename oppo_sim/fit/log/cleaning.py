@@ -9,6 +9,7 @@ from oppo_sim.columns import (
     COLD_START,
     GENERATION_BATCHES,
     LENGTH_CLIP_RATIO,
+    LENGTH_MAX,
     LENGTH_MEAN,
     PER_TOKEN_UPDATE_MS,
     PROMPT_LENGTH_MEAN,
@@ -61,6 +62,7 @@ _NOTHING_S: Final = 1e-6
 """Seconds that are none."""
 _RANGES: Final = {
     LENGTH_CLIP_RATIO: (0.0, 1.0),
+    LENGTH_MAX: (1.0, np.inf),
     PROMPT_LENGTH_MEAN: (0.0, np.inf),
     SLOWEST_TOOL_S: (0.0, np.inf),
     TOKENS_TOTAL: (1.0, np.inf),
@@ -331,7 +333,7 @@ def _without_impossible(frame: "pd.DataFrame", columns: list[str], gathered: Gat
     kept = frame[~(negative | nothing | empty)].copy()
     for column in inside:
         zero = kept[column] <= _NOTHING_S
-        if zero.any() and not zero.all():
+        if zero.any():
             kept.loc[zero, column] = np.nan
             gathered.left_out[f"{column} of zero seconds"] += int(zero.sum())
         if column != TIMING_STEP and TIMING_STEP in kept:

@@ -134,10 +134,11 @@ def read_step_log(
     files = [file for file in files_of(root) if root.is_file() or matching([file], PATTERNS)]
     reading = Reading(ImportOptions())
     records = _records(files, reading, root)
-    _check_names(given, records, root)
+    _check_names(given, records, reading, root)
     names = _framework(framework, records, given, root)
     gathered = gather([[_known(each, names, given) for each in found] for _, found in records], str(root))
     gathered.left_out.update(reading.left_out)
+    gathered.left_out.update(_valueless(reading, names, given, gathered))
     lines = [figures for _, found in records for _, figures in found]
     if TIMING_STEP not in given and any(_figure(each, names.late_beside) is not None for each in lines):
         _with_late_steps(gathered)
@@ -167,6 +168,20 @@ def _records(files: Sequence[Path], reading: Reading, root: Path) -> list[tuple[
     if other is not None and not any(lines for _, lines in records):
         raise other
     return records
+
+
+def _valueless(
+    reading: Reading, names: LogNames, given: Mapping[str, str], gathered: Gathered
+) -> dict[str, int]:
+    """Metrics known here of which no step has a number, and how often they are named."""
+    present = {column for row in gathered.rows.values() for column in row}
+    found = {
+        column: count
+        for name, count in reading.valueless.items()
+        for column in _known((None, {name: 1.0}), names, given)[1]
+        if column not in present
+    }
+    return {f"{column} that is no number in any step": count for column, count in found.items()}
 
 
 def _with_late_steps(gathered: Gathered) -> None:
@@ -205,12 +220,19 @@ def _without_cut_numbers(file: Path, lines: list[Figures], reading: Reading) -> 
     return found
 
 
-def _check_names(given: Mapping[str, str], records: Sequence[tuple[Path, list[Figures]]], root: Path) -> None:
-    """Raises OppoError for a metric that no line has."""
+def _check_names(
+    given: Mapping[str, str], records: Sequence[tuple[Path, list[Figures]]], reading: Reading, root: Path
+) -> None:
+    """Raises OppoError for a metric that no line has, or none with a number."""
     for column, name in given.items():
         lines = (figures for _, found in records for _, figures in found)
         if not any(first_figure(figures, (name,)) is not None for figures in lines):
             names = {each for _, found in records for _, figures in found for each in figures}
+            if (empty := reading.valueless.get(name)) is not None:
+                raise OppoError(
+                    f"--field {column}={name}: '{name}' is no number in any of its {empty} lines of {root}"
+                    " (nan or empty); name another metric"
+                )
             close = get_close_matches(name, names, 1)
             hint = f"did you mean '{close[0]}'?" if close else "look for its name in the log"
             raise OppoError(f"--field {column}={name}: {root} has no metric '{name}'; {hint}")

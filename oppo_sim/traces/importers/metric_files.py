@@ -29,6 +29,7 @@ from oppo_sim.traces.importers.places import Place
 from oppo_sim.traces.importers.reading import Reading
 from oppo_sim.traces.importers.rows import CUT_OFF, json_values, plain_name, raw_lines
 from oppo_sim.traces.importers.running_time import running_seconds, running_step, with_seconds_a_step
+from oppo_sim.traces.importers.valueless import is_valueless, valueless_of
 from oppo_sim.traces.importers.wrapped import unwrapped, wrap_width
 
 PATTERNS: Final = ("*.jsonl", "*.json", "*.csv", "*.tsv", "*.log", "*.txt", "*.out", "*tfevents*", "*.wandb")
@@ -83,21 +84,23 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
     elif name.endswith((".csv", ".tsv")):
         yield from by_trained_step(_csv(path, reading), reading)
     elif name.endswith(".jsonl"):
-        lines = (_one(value, Place(path, line)) for line, value in json_values(path, reading, torn=True))
+        lines = (
+            _one(value, Place(path, line), reading) for line, value in json_values(path, reading, torn=True)
+        )
         yield from by_trained_step(with_seconds_a_step(lines), reading)
     elif name.endswith(".json"):
         yield from by_trained_step(_json(path, reading), reading)
     else:
-        yield from console_lines(unwrapped(raw_lines(path), wrap_width(raw_lines(path))))
+        yield from console_lines(unwrapped(raw_lines(path), wrap_width(raw_lines(path))), reading)
 
 
-def console_lines(lines: Iterable[bytes]) -> Iterator[Figures]:
+def console_lines(lines: Iterable[bytes], reading: Reading) -> Iterator[Figures]:
     """Figures in the output of a run: ``step:3 - a/b:1.5 - …``, ``rollout 3: {'a/b': 1.5, …}``, or a list of
     them, or a dictionary of many lines, under the step's heading."""
-    yield from with_steps_of_bar(_printed(lines))
+    yield from with_steps_of_bar(_printed(lines, reading))
 
 
-def _printed(lines: Iterable[bytes]) -> Iterator[Printed]:
+def _printed(lines: Iterable[bytes], reading: Reading) -> Iterator[Printed]:
     lists, entries, table, panel = ConsoleLists(), ConsoleDict(), ConsoleTable(), ConsolePanel()
     bar: int | None = None
     steps: int | None = None
@@ -122,6 +125,7 @@ def _printed(lines: Iterable[bytes]) -> Iterator[Printed]:
             known = match[1] in STEP_NAMES and match[1] in figures
             if match.end() <= whole and math.isfinite(value) and not known:
                 figures[match[1]] = value
+        reading.valueless.update(valueless_of(line))
         cut = _BEGUN.search(line)
         if not (cut or any("/" in name or "length" in name or "len" in name for name in figures)):
             continue
@@ -147,31 +151,33 @@ def _in_seconds(match: re.Match[str]) -> float:
     return value / 1000.0 if match[4] == "ms" else value
 
 
-def _one(value: Any, place: Place) -> Figures:
+def _one(value: Any, place: Place, reading: Reading) -> Figures:
     if not isinstance(value, dict):
         raise place.error("this is not a JSON object of named metrics: is it the right file?")
     inner = value.get("data")
     named = value
     if isinstance(inner, dict):
         named = {**inner, **{name: value[name] for name in STEP_NAMES if name in value}}
-    figures = dict(_numbers(named))
+    figures = dict(_numbers(named, reading))
     step = next((figures[name] for name in STEP_NAMES if name in figures), None)
     if step is None and (running := running_step(value)) is not None:
         return running, figures | running_seconds(value, running)
     return (None if step is None else place.whole(step, "step")), figures
 
 
-def _numbers(named: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
+def _numbers(named: Mapping[str, Any], reading: Reading, before: str = "") -> Iterator[tuple[str, float]]:
     """Numbers, also as text, of an object and of those inside it: ``{"timing": {"gen": 3}}`` is
     ``timing/gen``."""
     for name, value in named.items():
         if isinstance(value, dict):
             if before.count("/") < _DEEPEST:
-                yield from _numbers(value, f"{before}{name}/")
+                yield from _numbers(value, reading, f"{before}{name}/")
         elif _is_number(value):
             yield before + name, float(value)
         elif isinstance(value, str) and (number := _text_number(value[:_MOST_DIGITS])) is not None:
             yield before + name, number
+        elif is_valueless(value):
+            reading.valueless[before + name] += 1
 
 
 def _is_number(value: Any) -> bool:
@@ -196,7 +202,7 @@ def _json(path: Path, reading: Reading) -> Iterator[Figures]:
     except (ValueError, RecursionError) as error:
         if _is_object(text.split(b"\n", 1)[0]):
             for number, each in json_values(path, reading):
-                yield _one(each, Place(path, number))
+                yield _one(each, Place(path, number), reading)
             return
         raise OppoError(f"{path} is no JSON ({str(error).splitlines()[0][:80]}): copy it again") from None
     if isinstance(value, dict):
@@ -214,7 +220,7 @@ def _json(path: Path, reading: Reading) -> Iterator[Figures]:
                 )
             yield place.whole(each[1], "step"), {tag_of(path): float(each[2])}
         else:
-            yield _one(each, place)
+            yield _one(each, place, reading)
 
 
 def _is_object(line: bytes) -> bool:
@@ -284,6 +290,7 @@ def _csv_figures(
             for at in kept
             if (figure := _text_number(row[at].replace(decimal, "."))) is not None
         }
+        reading.valueless.update(names[at] for at in kept if is_valueless(row[at]))
         if not lines.whole and figures.pop(names[len(header) - 1], None) is not None:
             reading.left_out[_NO_END] += 1
         step = place.whole(row[steps[0]].replace(decimal, "."), "step") if steps and row[steps[0]] else None
@@ -312,6 +319,8 @@ def _long_figures(
         runs.add(named["run_id"])
         if (value := _text_number(named["value"])) is not None:
             found.setdefault(place.whole(named["step"], "step"), {})[named["key"]] = value
+        elif is_valueless(named["value"]):
+            reading.valueless[named["key"]] += 1
     if len(runs) > 1:
         shown = ", ".join(sorted(each[:40] for each in runs)[:3])
         raise OppoError(f"{path} has figures of {len(runs)} runs ({shown}): export one run, and fit that")

@@ -52,6 +52,8 @@ class Reading:
     """Rows left out, by reason."""
     notes: "Tally[str]" = field(default_factory=Tally)
     """What a user should know of the rows kept, and how many it concerns."""
+    valueless: "Tally[str]" = field(default_factory=Tally)
+    """Metrics that a line names without a number (``nan``, ``null``), and how often."""
     used_fields: set[str] = field(default_factory=set)
     by_text: int = 0
     """Responses whose tokens were counted from text."""

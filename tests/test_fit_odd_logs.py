@@ -401,8 +401,9 @@ def test_stages_that_overlap_are_told(good: Path, tmp_path: Path) -> None:
     frame = read_step_log(good).frame
     rows = [{**row, STEP_S: 0.8 * row[STEP_S]} for row in frame.drop(columns="cold_start").to_dict("records")]
     path = write_lines(tmp_path / "async.jsonl", rows)
-    result = fit(path, SCENARIO, draws=20, fit_steps=STEPS)
-    assert any("longer than its steps: they overlap" in note for note in result.notes)
+    for left, told in ((), True), (("timing_s/adv",), True), (("timing_s/gen",), False):
+        result = fit(path, SCENARIO, draws=20, fit_steps=STEPS, leave_out=left)
+        assert any("longer than its steps: they overlap" in note for note in result.notes) == told, left
 
 
 def test_rollouts_of_another_step_or_run_are_told(good: Path, tmp_path: Path) -> None:

@@ -86,10 +86,10 @@ def _too_short(log: StepLog, what: str, ratio: float) -> OppoError:
 
 
 def overlaps(log: StepLog) -> tuple[str, ...]:
-    """A sentence if the stages of a log take longer than its steps."""
-    if TIMING_STEP not in log.frame or not log.covers or log.not_fitted:
+    """A sentence if the stages of a log take longer than its steps, without those that are left out."""
+    if TIMING_STEP not in log.frame or not log.covers:
         return ()
-    whole, left = seconds_beyond(log)
+    whole, left = seconds_beyond(log, log.not_fitted)
     known = np.isfinite(left) & np.isfinite(whole) & (whole > 0)
     if not known.any() or (over := -float(np.median(left[known] / whole[known]))) < _OVERLAP:
         return ()

@@ -4,7 +4,7 @@ All unknowns are positive and log-normal a priori: value = median · exp(sigma �
 on standard normal z. Arrays are draws × steps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -69,16 +69,16 @@ class Measurement:
         return f"first/{self.column}"
 
 
-def seconds_beyond(log: StepLog) -> tuple[Floats, Floats]:
+def seconds_beyond(log: StepLog, without: Collection[str] = ()) -> tuple[Floats, Floats]:
     """By step: seconds of the step without validation and checkpoints, and those of them that no metric
-    names. The log has ``timing_s/step``."""
+    names but those of ``without``. The log has ``timing_s/step``."""
     frame = log.frame
     whole = frame[TIMING_STEP].to_numpy(dtype=np.float64)
     for inside in (STEP_TESTING_S, STEP_SAVE_S):
         if inside in frame:
             whole = whole - frame[inside].fillna(0.0).to_numpy()
     left = whole
-    for column in log.covers:
+    for column in (each for each in log.covers if each not in without):
         left = left - frame[column].to_numpy(dtype=np.float64)
     return whole, left
 

@@ -1,11 +1,15 @@
 """verl's GPUs and those of an engine say how many engines there are."""
 
+from pathlib import Path
+
 import pytest
 
 from oppo_sim.errors import OppoError
-from oppo_sim.scenario.load import scenario_from_plain
+from oppo_sim.runs.evaluate import scenario_of
+from oppo_sim.scenario.load import load_scenario, scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import parse_yaml
+from oppo_sim.sweep.resolve import Resolver
 
 VERL = """
 format: oppo-scenario/1
@@ -36,6 +40,37 @@ def test_all_gpus_of_a_verl_run_are_in_its_engines() -> None:
     assert said(scenario) == ["16 GPUs in engines of 4 GPUs are rollout.num_replicas: 4, as verl starts them"]
     assert verl(TWO + ENGINE, "costs.rollout.tensor_parallel=2").rollout.num_replicas == 8
     assert verl(TWO + ENGINE, "trainer.nnodes=1").rollout.num_replicas == 2
+
+
+def test_settings_that_are_laid_over_a_file_decide_again(tmp_path: Path) -> None:
+    """Nodes of another size are as many; sweeps have the engines that --set has."""
+    assert verl(TWO + ENGINE, "trainer.n_gpus_per_node=4").num_gpus == 8
+    larger = verl("trainer: {n_gpus_per_node: 8, nnodes: 1}\n" + ENGINE, "trainer.n_gpus_per_node=16")
+    assert (larger.num_gpus, larger.rollout.num_replicas) == (16, 4)
+    assert "trainer.nnodes 1 with trainer.n_gpus_per_node 16 is cluster.num_gpus: 16" in larger.translations
+    (tmp_path / "f.yaml").write_text(VERL + "trainer: {n_gpus_per_node: 8}\n" + ENGINE)
+    for field, values, splits in (
+        ("costs.rollout.tensor_parallel", [1, 2, 8], [(8, 8), (4, 8), (1, 8)]),
+        ("trainer.n_gpus_per_node", [4, 8, 16], [(1, 4), (2, 8), (4, 16)]),
+        ("rollout.num_replicas", [1, 2], [(1, 8), (2, 8)]),  # given
+    ):
+        resolver = Resolver(load_scenario(tmp_path / "f.yaml"), steps=3)
+        found = [
+            scenario_of(resolver.resolve({field: value, "policy.name": "inter"}).request) for value in values
+        ]
+        assert [(each.rollout.num_replicas, each.num_gpus) for each in found] == splits, field
+        for value, each in zip(values, found, strict=True):
+            assert load_scenario(tmp_path / "f.yaml", [f"{field}={value}"]).split == each.split
+
+
+def test_gpus_that_are_no_whole_nodes_of_the_size_laid_over_them_are_refused() -> None:
+    given = "cluster: {num_gpus: 8}\nrollout: {num_replicas: 2}\n" + ENGINE
+    with pytest.raises(
+        OppoError, match=r"n_gpus_per_node 16 does not divide cluster.num_gpus 8, .* give trainer"
+    ):
+        verl(given, "trainer.n_gpus_per_node=16")
+    assert verl(given, "trainer.n_gpus_per_node=4").rollout.num_replicas == 2
+    assert verl(given, "trainer.n_gpus_per_node=16", "trainer.nnodes=1").num_gpus == 16
 
 
 def test_defaults_of_verl_are_said() -> None:

@@ -22,7 +22,7 @@ from oppo_sim.scenario.not_read import (
 )
 from oppo_sim.scenario.overrides import Override, Overrides, overridden, override_texts, parse_override
 from oppo_sim.scenario.problems import ScenarioProblem, dotted, more_than_one, problems_of, unknown_field
-from oppo_sim.scenario.replicas import with_replicas
+from oppo_sim.scenario.replicas import DECIDED, with_engines
 from oppo_sim.scenario.schema import FORMAT, Scenario, remember_origin
 from oppo_sim.scenario.suggest import likely_choice, likely_elsewhere, of_other_policies
 from oppo_sim.scenario.yaml_text import parse_yaml, show_value
@@ -106,8 +106,10 @@ def scenario_from_plain(
     where: str = "scenario",
     default_name: str = "scenario",
     base_dir: Path | None = None,
+    given_as: Mapping[str, str] | None = None,
 ) -> Scenario:
-    """The same from data as YAML gives it. ``where`` names it in errors. Raises OppoError."""
+    """The same from data as YAML gives it. ``where`` names it in errors; ``given_as``: of data that is a
+    scenario's, as that remembers it. Raises OppoError."""
     if not isinstance(data, dict):
         raise OppoError(
             f"{where} {'is empty' if data is None else 'is not a mapping'}: start it with 'format: {FORMAT}'"
@@ -120,10 +122,10 @@ def scenario_from_plain(
     translated = _in_file(where, data, canonical)
     merged, over = overridden(translated.data, parsed, canonical)
     merged.setdefault("name", default_name)
-    given_as = {**translated.given_as, **over.given_as}
-    merged, engines = with_replicas(merged, given_as)
-    stated = merged
+    names = {**(given_as or {}), **translated.given_as, **over.given_as}
     try:
+        merged, names, engines = with_engines(merged, translated.data, over.data, names)
+        stated = merged
         merged = with_split(merged)
     except OppoError as error:
         raise OppoError(f"{where}: {error}") from None
@@ -137,10 +139,11 @@ def scenario_from_plain(
         )
     problems = list(_problems(merged))
     if problems:
-        raise OppoError(_one_sentence(problems, where, parsed, over, given_as))
+        raise OppoError(_one_sentence(problems, where, parsed, over, names))
     scenario = Scenario.model_validate_json(json.dumps(merged), strict=True)
     sentences = (*translated.sentences, *over.sentences, *engines)
-    return remember_origin(scenario, base_dir, where, sentences)
+    decided = {field: name for field, name in names.items() if field in DECIDED}
+    return remember_origin(scenario, base_dir, where, sentences, decided)
 
 
 def _in_file(where: str, data: Plain, canonical: frozenset[str]) -> Translated:

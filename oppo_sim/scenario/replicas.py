@@ -1,7 +1,9 @@
 """How many engines verl starts: its configuration gives GPUs and those of an engine, not their number."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from oppo_sim.errors import OppoError
 
 _A_NODE: Final = "trainer.n_gpus_per_node"
 _NODES: Final = "trainer.nnodes"
@@ -9,22 +11,75 @@ _DEGREE: Final = "costs.rollout.tensor_parallel"
 _DEFAULT_DEGREE: Final = 2
 """verl's ``tensor_model_parallel_size``."""
 
+_NODES_NAMES: Final = frozenset({_NODES, "num_nodes", "cluster.num_nodes", "cluster.n_nodes"})
+_GPUS: Final = "cluster.num_gpus"
+_GPUS_A_NODE: Final = "cluster.num_gpus_per_node"
+_REPLICAS: Final = "rollout.num_replicas"
+DECIDED: Final = frozenset({_GPUS, _GPUS_A_NODE, _REPLICAS})
+"""Fields of which a scenario remembers the names that they were given by."""
+
 Plain = Mapping[str, Any]
 
 
-def with_replicas(data: Plain, given_as: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Scenario data with the ``rollout.num_replicas`` that verl's GPUs make, and sentences that say so; the
-    same where it is given, or the GPUs are not all of one pool that generates and trains.
+class Engines(NamedTuple):
+    """Scenario data with what GPUs of a node and their number decide."""
 
-    ``given_as``: the name by which each field was given (``aliases.Translated``).
+    data: dict[str, Any]
+    given_as: dict[str, str]
+    """The name by which each field was given; of replicas that were not, the one that decides them."""
+    sentences: list[str]
+
+
+def with_engines(data: Plain, below: Plain, over: Plain, given_as: Mapping[str, str]) -> Engines:
+    """Scenario data with the ``cluster.num_gpus`` that its nodes have and the ``rollout.num_replicas`` that
+    verl's GPUs make; what was derived ``below`` is derived again from what is laid ``over`` it.
+
+    ``given_as``: of ``data`` (``aliases.Translated``), or as a scenario remembers it. Raises OppoError for
+    nodes that the GPUs given below are not whole ones of.
     """
+    names = dict(given_as)
+    nodes, said = _with_nodes(data, below, over, names)
+    if "num_replicas" in _section(over, "rollout"):
+        names.pop(_REPLICAS, None)
+    elif names.pop(_REPLICAS, None) == _A_NODE:
+        kept = {name: value for name, value in _section(nodes, "rollout").items() if name != "num_replicas"}
+        nodes = {**nodes, "rollout": kept}
+    found, engines = _with_replicas(nodes, names)
+    if engines:
+        names.setdefault(_GPUS, _NODES)
+    if _of_verl(names) and "num_replicas" not in _section(nodes, "rollout"):
+        names[_REPLICAS] = _A_NODE
+    return Engines(found, names, [*said, *engines])
+
+
+def _with_nodes(
+    data: Plain, below: Plain, over: Plain, given_as: Mapping[str, str]
+) -> tuple[Plain, list[str]]:
+    """As many nodes as there were, where others are laid over them."""
+    cluster, before = _section(data, "cluster"), _section(below, "cluster")
+    size, total = _section(over, "cluster").get("num_gpus_per_node"), before.get("num_gpus")
+    if "num_gpus" in _section(over, "cluster") or type(size) is not int or type(total) is not int or size < 1:
+        return data, []
+    name, was = given_as.get(_GPUS, ""), before.get("num_gpus_per_node")
+    if name in _NODES_NAMES and type(was) is int and was > 0 and total % was == 0:
+        nodes = total // was
+        by = given_as.get(_GPUS_A_NODE, _GPUS_A_NODE)
+        said = f"{name} {nodes} with {by} {size} is {_GPUS}: {nodes * size}"
+        return {**data, "cluster": {**cluster, "num_gpus": nodes * size}}, [said]
+    if given_as.get(_GPUS_A_NODE) == _A_NODE and total % size:
+        raise OppoError(
+            f"{_A_NODE} {size} does not divide {_GPUS} {total}, which is given beside it: give {_NODES} or"
+            f" {_GPUS} too"
+        )
+    return data, []
+
+
+def _with_replicas(data: Plain, given_as: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """The same where replicas are given, or the GPUs are not all of one pool that generates and trains."""
     cluster, costs = _section(data, "cluster"), _section(data, "costs")
-    of_verl = (
-        given_as.get("cluster.num_gpus_per_node") == _A_NODE or given_as.get("cluster.num_gpus") == _NODES
-    )
     rollout = data.get("rollout", {})
     no_mapping = not isinstance(rollout, Mapping)  # refused where the scenario is checked
-    if not of_verl or no_mapping or "num_replicas" in rollout or not _one_pool(data):
+    if not _of_verl(given_as) or no_mapping or "num_replicas" in rollout or not _one_pool(data):
         return dict(data), []
     total, degree = cluster.get("num_gpus"), _section(costs, "rollout").get("tensor_parallel", 1)
     said = []
@@ -45,6 +100,10 @@ def with_replicas(data: Plain, given_as: Mapping[str, str]) -> tuple[dict[str, A
         "rollout": {**rollout, "num_replicas": total // degree},
     }
     return {**data, **changed}, said
+
+
+def _of_verl(given_as: Mapping[str, str]) -> bool:
+    return given_as.get(_GPUS_A_NODE) == _A_NODE or given_as.get(_GPUS) == _NODES
 
 
 def _one_pool(data: Plain) -> bool:

@@ -261,6 +261,7 @@ class Scenario(_Section):
     _base_dir: Path | None = PrivateAttr(None)
     _source: str = PrivateAttr("scenario")
     _translations: tuple[str, ...] = PrivateAttr(())
+    _given_as: Mapping[str, str] = PrivateAttr({})
 
     @model_validator(mode="after")
     def _consistent(self) -> "Scenario":
@@ -356,6 +357,11 @@ class Scenario(_Section):
         """One sentence for each name of another framework that was translated on reading."""
         return self._translations
 
+    @property
+    def given_as(self) -> Mapping[str, str]:
+        """Names by which the GPUs were given, and what they decide: changed settings decide it again."""
+        return self._given_as
+
     def for_steps(self, steps: int | None) -> "Scenario":
         """For so many training steps (None: its own): where the warm-up would leave none of them, as in a
         first look at five, a fifth of them are warm-up."""
@@ -388,9 +394,14 @@ class Scenario(_Section):
 
 
 def remember_origin(
-    scenario: Scenario, base_dir: Path | None, source: str, translations: tuple[str, ...]
+    scenario: Scenario,
+    base_dir: Path | None,
+    source: str,
+    translations: tuple[str, ...],
+    given_as: Mapping[str, str] | None = None,
 ) -> Scenario:
-    """The same scenario, knowing where it was read from."""
+    """The same scenario, knowing where it was read from; ``given_as`` of None: as it was."""
     copied = scenario.model_copy()
     copied._base_dir, copied._source, copied._translations = base_dir, source, translations
+    copied._given_as = scenario._given_as if given_as is None else given_as
     return copied

@@ -89,7 +89,7 @@ class Resolver:
         self._draws = draws
         self._drawn = drawn
         self._machines: dict[tuple[str, CostContext, Split], MachineDraws] = {}
-        self._switched: dict[str, dict[str, Any]] = {}
+        self._switched: dict[str, tuple[dict[str, Any], Mapping[str, str]]] = {}
 
     def resolve(self, values: Mapping[str, Any]) -> Resolved:
         """Check a point: fields and values, trace, costs, memory, the policy and its settings. Raises
@@ -132,8 +132,9 @@ class Resolver:
         if key not in self._switched:
             if len(self._switched) >= 64:
                 self._switched.pop(next(iter(self._switched)))
-            self._switched[key] = self._under_policy(self._checked(self._plain, general), name)
-        return self._checked(self._switched[key], own)
+            machine = self._checked(self._plain, self._base.given_as, general)
+            self._switched[key] = self._under_policy(machine, name), machine.given_as
+        return self._checked(*self._switched[key], own)
 
     def _under_policy(self, scenario: Scenario, name: Any) -> dict[str, Any]:
         data = scenario.to_plain()
@@ -143,11 +144,15 @@ class Resolver:
             data["policies"] = {other: given for other, given in data["policies"].items() if other != name}
         return data
 
-    def _checked(self, data: dict[str, Any], values: Mapping[str, Any]) -> Scenario:
+    def _checked(
+        self, data: dict[str, Any], given_as: Mapping[str, str], values: Mapping[str, Any]
+    ) -> Scenario:
         # JSON is YAML: a value is read back as it is.
         overrides = [f"{field}={json.dumps(value, ensure_ascii=False)}" for field, value in values.items()]
         try:
-            return scenario_from_plain(data, overrides, where=_WHERE, base_dir=self._base.base_dir)
+            return scenario_from_plain(
+                data, overrides, where=_WHERE, base_dir=self._base.base_dir, given_as=given_as
+            )
         except OppoError as error:
             # The point's values stand beside the sentence wherever it is shown.
             sentence, together = (

@@ -367,7 +367,9 @@ def _check_machine_knob(scenario: Scenario, knob: Knob) -> None:
     for value in _ends(knob):
         override = f"{knob.field}={show_value(value, 1000)}"
         try:
-            scenario_from_plain(plain, [override], where="--space", base_dir=scenario.base_dir)
+            scenario_from_plain(
+                plain, [override], where="--space", base_dir=scenario.base_dir, given_as=scenario.given_as
+            )
         except OppoError as error:
             raise OppoError(str(error).replace("--set ", "--space ", 1)) from None
 

@@ -148,7 +148,8 @@ class Bench:
             f"{field}={json.dumps(value, ensure_ascii=False)}" for field, value in machine_overrides(setting)
         ]
         place: Any = {"where": own.source, "base_dir": own.base_dir}
-        plain = scenario_from_plain(own.to_plain(), overrides, **place).to_plain()
+        changed = scenario_from_plain(own.to_plain(), overrides, **place, given_as=own.given_as)
+        plain = changed.to_plain()
         settings = json.loads(self.resolve(setting, world).request.settings)
         plain["policy"] = {"name": setting.policy, **settings}
         plain["policies"].pop(setting.policy, None)
@@ -237,7 +238,9 @@ class Bench:
 
 def _changed(scenario: Scenario, sections: dict[str, Any]) -> Scenario:
     plain = {**scenario.to_plain(), **sections}
-    return scenario_from_plain(plain, where=scenario.source, base_dir=scenario.base_dir)
+    return scenario_from_plain(
+        plain, where=scenario.source, base_dir=scenario.base_dir, given_as=scenario.given_as
+    )
 
 
 def _drawn(scenario: Scenario, count: int) -> list[World]:

@@ -117,6 +117,73 @@ def test_trls_state_and_console(tmp_path: Path) -> None:
     assert any("no steps" in note for note in provenance["notes"])
 
 
+def _trl_state(path: Path, lines: dict[int, dict[str, float]]) -> Path:
+    path.write_text(json.dumps({"log_history": [{"step": step, **each} for step, each in lines.items()]}))
+    return path
+
+
+def _trl_run(prompts: list[int], every: int, rows: int = 8) -> dict[int, dict[str, float]]:
+    """Lines of a run whose responses have 100 and 140 tokens in turn: means over ``every`` steps, and the
+    tokens so far."""
+    lines: dict[int, dict[str, float]] = {}
+    so_far, since = 0.0, list[int]()
+    for step, prompt in enumerate(prompts, start=1):
+        since.append(100 if step % 2 else 140)
+        so_far += rows * (prompt + since[-1])
+        if step % every == 0:
+            lines[step] = {
+                "completions/mean_length": float(np.mean(since)),
+                "completions/max_length": 2.0 * float(np.mean(since)),
+                "num_tokens": so_far,
+            }
+            since = []
+    return lines
+
+
+def test_trls_sums_of_tokens_tell_the_prompts_of_a_step(tmp_path: Path) -> None:
+    path = tmp_path / "trainer_state.json"
+    frame, provenance = import_log("trl", _trl_state(path, _trl_run([30, 50, 70], 1)), rows_per_step=8)
+    assert column(frame.groupby("step").first(), "prompt_length") == [30, 50, 70]
+    assert "the mean length of their step" in str(provenance["notes"])
+    several, _ = import_log("trl", _trl_state(path, _trl_run([30, 50] * 6, 4)), rows_per_step=8)
+    assert set(several["prompt_length"]) == {40}
+    twice, _ = import_log(
+        "trl",
+        _trl_state(path, {2 * s - 1: f for s, f in _trl_run([30, 50], 1).items()} | {2: {"loss": 0.1}}),
+        rows_per_step=8,
+    )  # num_iterations: 2
+    assert column(twice.groupby("step").first(), "prompt_length") == [30, 50]
+
+
+def test_prompts_that_sums_of_tokens_leave_open_have_the_mean_of_the_run(tmp_path: Path) -> None:
+    """Four digits of them, as on the console of transformers 5; rollouts that were no more than half as many,
+    of which no prompt is left, are asked about."""
+    path, run = tmp_path / "trainer_state.json", _trl_run([30] * 120, 1)
+    rounded = {s: {**f, "num_tokens": float(f"{f['num_tokens']:.4g}")} for s, f in run.items()}
+    frame, provenance = import_log("trl", _trl_state(path, rounded), rows_per_step=8)
+    assert frame["prompt_length"].between(29, 31).all()
+    assert "the mean length of all prompts of the run (" in str(provenance["notes"])
+    frame, provenance = import_log("trl", _trl_state(path, run), rows_per_step=16)
+    assert frame["prompt_length"].isna().all()
+    assert "is --rows-per-step what the run had?" in str(provenance["notes"])
+
+
+def test_means_over_several_steps_do_not_say_that_nothing_was_cut(tmp_path: Path) -> None:
+    """The mean of the longest responses is below the cut where some steps cut none."""
+    lines = {
+        step: {**figures, "completions/clipped_ratio": 0.05, "completions/max_length": 380.0}
+        for step, figures in _trl_run([30] * 30, 10).items()
+    }
+    frame, provenance = import_log(
+        "trl", _trl_state(tmp_path / "trainer_state.json", lines), rows_per_step=400, max_response_length=512
+    )
+    notes = str(provenance["notes"])
+    assert "a line holds means over 10 steps" in notes
+    assert "nothing was cut" not in notes
+    assert cut_share(frame) == pytest.approx(0.05, abs=0.01)
+    assert set(frame[frame["finish_reason"] == "length"]["response_length"]) == {512}
+
+
 def test_openrlhf_has_a_mean_and_a_share(tmp_path: Path) -> None:
     rows = [
         {"_step": step, "rollout/response_length_mean": 700.0, "rollout/truncated_rate": 0.1}

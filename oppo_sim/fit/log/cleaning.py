@@ -25,6 +25,7 @@ from oppo_sim.columns import (
 )
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.log.segments import COUNTED, Gathered
+from oppo_sim.traces.importers.summed_tokens import SHOWN_DIGITS, grid_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,14 +43,10 @@ _NO_TOKENS: Final = (
     "tokens of a step are not known: the log counts them from its beginning and does not say of how many"
     " steps a line is (logging_steps), as trainer_state.json does, or the console with its progress bar"
 )
-_SHOWN_DIGITS: Final = 4
-"""Of every number in the console lines of transformers since version 5."""
-_LEAST_SHOWN: Final = 10
-"""Numbers with more digits, which all end in zeros only where they were rounded."""
 _ROUNDED_SUM: Final = 0.05
 """Of a step's tokens, that the difference of two rounded sums may be off by."""
 _FEW_DIGITS: Final = (
-    f"tokens of {{count}} steps are not known: the console shows {_SHOWN_DIGITS} digits of their sum since"
+    f"tokens of {{count}} steps are not known: the console shows {SHOWN_DIGITS} digits of their sum since"
     " the run began (num_tokens), too few for one step; trainer_state.json has all"
 )
 _SOMETIMES: Final = (STEP_TESTING_S, STEP_SAVE_S)
@@ -267,7 +264,7 @@ def _derive(frame: "pd.DataFrame") -> list[str]:
     notes = []
     if TOKENS_CUMULATIVE in frame and TOKENS_TOTAL not in frame:
         tokens = _tokens_of_a_step(frame)
-        open_to = _grid(frame[TOKENS_CUMULATIVE]) > _ROUNDED_SUM * tokens
+        open_to = grid_of(frame[TOKENS_CUMULATIVE].tolist()) > _ROUNDED_SUM * tokens
         if open_to.any():
             notes.append(_FEW_DIGITS.format(count=int(open_to.sum())))
         frame[TOKENS_TOTAL] = tokens.mask(open_to)
@@ -276,17 +273,6 @@ def _derive(frame: "pd.DataFrame") -> list[str]:
         each = frame[LENGTH_MEAN] + frame[PROMPT_LENGTH_MEAN]
         frame[ROLLOUTS_TRAINED] = (trained / each).round()
     return notes
-
-
-def _grid(sums: "pd.Series[float]") -> "pd.Series[float]":
-    """How far apart the numbers are that a console could show of each of ``sums``; 0 where they have all
-    their digits."""
-    known = sums.clip(lower=1.0).to_numpy(float)
-    unit = 10.0 ** (np.floor(np.log10(known)) - (_SHOWN_DIGITS - 1))
-    long = unit > 1.0
-    shown = np.isclose(known / unit, (known / unit).round(), rtol=0.0, atol=1e-6)
-    rounded = long.sum() >= _LEAST_SHOWN and bool(shown[long].all())
-    return 0.0 * sums + np.where(long & rounded, unit, 0.0)
 
 
 def _tokens_of_a_step(frame: "pd.DataFrame") -> "pd.Series[float]":

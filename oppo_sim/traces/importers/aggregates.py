@@ -37,10 +37,15 @@ class Account:
 
 
 def draw_steps(
-    steps: Mapping[int, Mapping[str, float]], reading: Reading, account: Account, where: str
+    steps: Mapping[int, Mapping[str, float]],
+    reading: Reading,
+    account: Account,
+    where: str,
+    *,
+    steps_of_a_line: int = 1,
 ) -> Iterator[Rollout]:
     """``rows_per_step`` rollouts of every step, in order of the steps; ``steps`` holds figures by
-    ``METRIC_FIELDS``.
+    ``METRIC_FIELDS``, where ``steps_of_a_line`` is above 1 their means over so many steps.
 
     A step's distribution is determined by what is known of it: mean and clip ratio; else mean and standard
     deviation; mean and median; mean and maximum (see ``_spreads``); else the shape of the trace ``like``.
@@ -55,16 +60,21 @@ def draw_steps(
         )
     longest = max((figures["max"] for figures in steps.values() if "max" in figures), default=None)
     cut = _cut(steps, reading, longest)
+    if steps_of_a_line > 1:
+        reading.notes[
+            f"a line holds means over {steps_of_a_line} steps: its longest and shortest response are means of"
+            " theirs, so drawn responses may be longer and shorter"
+        ] = 1
     shape = _shape_of(reading)
     spreads = _spreads(steps, rows)
     account.ways = {}
     for step in sorted(steps):
-        figures = _with_the_cut_alone(steps[step], cut, reading)
+        figures = steps[step] if steps_of_a_line > 1 else _with_the_cut_alone(steps[step], cut, reading)
         distribution, way = _fitted(figures, cut, spreads.get(step), shape, f"{where}, step {step}")
         account.steps += 1
         account.ways[way] = account.ways.get(way, 0) + 1
         drawn = _drawn(distribution, figures["mean"], rows, step)
-        clipped = _clipped(drawn, figures, cut)
+        clipped = _clipped(drawn, {} if steps_of_a_line > 1 else figures, cut)
         yield from _rollouts(drawn, clipped, figures, cut, step)
         account.worst_mean_error = max(
             account.worst_mean_error, abs(float(clipped.mean()) / figures["mean"] - 1)

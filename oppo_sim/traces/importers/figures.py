@@ -60,6 +60,8 @@ def figures_by_step(
     for logged, figures in read_metrics(path, reading):
         if figures.get(_MESSAGES, 0.0) > 2.0:  # said above
             waits.append((figures[_MESSAGES] / 2 - 1, figures.get(_TOOL_S, 0.0)))
+        if logged is not None and not any(name.startswith("eval_") for name in figures):
+            reading.logged_steps.add(logged)
         found = chosen(figures, names, given)
         if not found:
             continue
@@ -70,6 +72,7 @@ def figures_by_step(
             if "mean" not in found:
                 continue
             reading.notes["the log has no steps, so its lines were counted from 0"] = 1
+            reading.counted_lines = True
         known = steps.setdefault(lines if logged is None else logged, {})
         lines += 1
         if "mean" in found and "mean" in known:

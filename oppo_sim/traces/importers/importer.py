@@ -71,6 +71,8 @@ class Importer:
     """Which of the matching files to read, and how many are left out for which reason."""
     metrics: MetricNames | None = None
     """Names of per-step figures, where rollouts are not logged."""
+    averages: bool = False
+    """A line of metrics is their mean over the steps since the line before."""
     metrics_of: str = ""
     """Importer that has the same ones, for whose a log is taken where nothing is said."""
     notes: tuple[str, ...] = field(default=())

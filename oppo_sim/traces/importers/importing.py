@@ -20,6 +20,7 @@ from oppo_sim.traces.importers.importer import Importer
 from oppo_sim.traces.importers.metric_files import NoMetrics
 from oppo_sim.traces.importers.options import METRIC_FIELDS, ROLLOUT_FIELDS, ImportOptions
 from oppo_sim.traces.importers.reading import TOOL_SECONDS_USED, Reading, Rollout
+from oppo_sim.traces.importers.summed_tokens import steps_of_a_line, with_prompts
 from oppo_sim.traces.importers.tokens import make_counter
 
 FORMAT: Final = "oppo-import/1"
@@ -116,8 +117,11 @@ def _read_figures(work: _Import, account: Account) -> None:
             f"{root} holds neither rollouts nor metrics of {work.importer.name} (a mean length: {wanted}): is"
             " it the right file?"
         )
-    usable = usable_steps(steps, reading, str(root))
-    for rollout in draw_steps(usable, reading, account, str(root)):
+    logged = sorted(reading.logged_steps)
+    known = with_prompts(steps, logged, reading.options.rows_per_step, reading)
+    usable = usable_steps(known, reading, str(root))
+    of_several = steps_of_a_line(logged) if work.importer.averages and not reading.counted_lines else 1
+    for rollout in draw_steps(usable, reading, account, str(root), steps_of_a_line=of_several):
         work.gathering.add(root, rollout)
 
 

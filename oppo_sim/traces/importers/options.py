@@ -52,6 +52,8 @@ class MetricNames:
     clip_ratio: tuple[str, ...] = ()
     prompt_mean: tuple[str, ...] = ()
     reward_mean: tuple[str, ...] = ()
+    tokens_so_far: tuple[str, ...] = ()
+    """Of all prompts and responses since the run began."""
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,10 @@ class Reading:
     """What a user should know of the rows kept, and how many it concerns."""
     valueless: "Tally[str]" = field(default_factory=Tally)
     """Metrics that a line names without a number (``nan``, ``null``), and how often."""
+    logged_steps: set[int] = field(default_factory=set)
+    """Of all lines of figures."""
+    counted_lines: bool = False
+    """They name no steps."""
     used_fields: set[str] = field(default_factory=set)
     by_text: int = 0
     """Responses whose tokens were counted from text."""

@@ -55,6 +55,7 @@ IMPORTER: Final = Importer(
     looks=_recognises,
     read=_read,
     metrics=TRL.metrics,
+    averages=TRL.averages,
     metrics_of=TRL.name,
     notes=("of several generations between two logged steps, the last is in completions.jsonl",),
 )

@@ -60,5 +60,7 @@ IMPORTER: Final = Importer(
         min=("completions/min_length",),
         clip_ratio=("completions/clipped_ratio", "clip_ratio"),
         reward_mean=("reward", "objective/scores"),
+        tokens_so_far=("num_tokens",),
     ),
+    averages=True,
 )

@@ -35,6 +35,17 @@ def test_a_line_says_what_is_done_and_how_long_the_rest_may_take() -> None:
     assert lines.line(480) == "oppo: tiny: drawing: 400 of 400, 8 min so far"
 
 
+def test_a_line_of_a_log_has_80_columns_at_most() -> None:
+    """What is shortened is what is done and the best so far, not the count and the time."""
+    lines = Lines("mine: search, 1,000 steps/s, best so far: april, overcommit 256, chunk_size 1,024", 1)
+    lines.update(TaskID(0), completed=0, total=2_000)
+    lines.update(TaskID(0), completed=1_234)
+    line = lines.line(5_400)
+    assert len(line) == 80
+    assert line.startswith("oppo: mine: search, 1,000 ste…")
+    assert line.endswith(": 1,234 of 2,000, 90 min so far, about 56 min left")
+
+
 def test_what_an_earlier_attempt_finished_says_nothing_of_the_time_left() -> None:
     lines = Lines("tiny", 100)
     lines.update(TaskID(0), completed=50)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from oppo_sim.progress import Progress as Told
 
 LINE_SECONDS = 60.0
+LINE_WIDTH = 80
+"""Columns of such a line, of which many logs show no more."""
 _SHORT_BAR = 10
 _QUIET = "oppo.quiet"
 
@@ -81,14 +83,16 @@ class Lines:
 
     def line(self, seconds: float) -> str:
         """What is said ``seconds`` after the beginning."""
-        text = f"oppo: {self._description}: {self._done:,.0f} of {self._total:,.0f}, {span(seconds)} so far"
+        text = f": {self._done:,.0f} of {self._total:,.0f}, {span(seconds)} so far"
         since, done = self._first or (0.0, 0.0)
         if self._under_way is not None and self._done > self._under_way[1]:
             since, done = self._under_way
         if done < self._done < self._total:
             left = (seconds - since) * (self._total - self._done) / (self._done - done)
             text += f", about {span(max(0.0, min(left, self._budget_s - seconds)))} left"
-        return text
+        room = LINE_WIDTH - len("oppo: ") - len(text)
+        doing = self._description
+        return f"oppo: {doing if len(doing) <= room else doing[: room - 1] + '…'}{text}"
 
     def __enter__(self) -> "Lines":
         self._thread.start()

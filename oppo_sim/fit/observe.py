@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 _RELATIVE: Final = 0.03
+_HUNDRED: Final = 100.0
 _ABSOLUTE: Final = 0.02
 """What a number without a range is taken to be known to: relative, of a share absolute."""
 _LOOKED: Final = 24
@@ -135,7 +136,7 @@ def read_observation(text: str) -> Observation:
             f"--observe {text}: '{value.strip()}' is no number and no range: give 171, 160..180 or 171±5"
         ) from None
     if percent:
-        first, second = first / 100.0, None if second is None else second / 100.0
+        first, second = first / _HUNDRED, None if second is None else second / _HUNDRED
     low = high = first
     if second is None:
         spread = _ABSOLUTE if share else _RELATIVE * first
@@ -146,6 +147,12 @@ def read_observation(text: str) -> Observation:
         spread = second
     if not (0 <= low <= high and spread > 0) or (share and high > 1):
         what = "a share from 0 to 1" if share else "a number above 0, or a range that rises"
+        if share and not percent and 0 <= low <= high <= _HUNDRED and spread > 0:
+            ends = (first,) if second is None else (first, second)
+            between = match.group(2) or ""
+            of_one = between.join(f"{end / _HUNDRED:g}" for end in ends)
+            percents = between.join(f"{end:g}" for end in ends)
+            what += f" ({percents} % is {name}={percents}% or {name}={of_one})"
         raise OppoError(f"--observe {text}: {value.strip()} cannot be; give {what}")
     return Observation(text, name, low, high, spread)
 

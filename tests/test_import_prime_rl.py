@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from oppo_sim.errors import OppoError
+from oppo_sim.fit.log.reading import read_step_log
 from oppo_sim.traces.importers import import_log
 from tests.import_cases import column, refused, simulated, write_lines
 
@@ -116,3 +118,18 @@ def test_metrics_of_its_orchestrator(tmp_path: Path) -> None:
     assert frame["response_length"].min() >= 12
     assert frame["response_length"].max() == 2048
     assert set(frame["prompt_length"]) == {90}
+
+
+@pytest.mark.parametrize("middle", ["18.4s | Reward 0.3120 | Trainable 9/12 (75.0%)", "2m 3s | Loss -0.0012"])
+def test_a_console_that_names_no_lengths_is_answered_with_the_file_that_does(
+    middle: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "console.log"
+    path.write_text(
+        f"12:00:00    INFO Starting\n12:00:20 SUCCESS \x1b[32mStep 1 | {middle:>9} | Error 0.0%\x1b[0m\n"
+    )
+    for source in ("auto", "prime_rl"):
+        assert "prime-rl's console" in (said := refused(source, path, rows_per_step=8))
+        assert "metrics.jsonl" in said
+    with pytest.raises(OppoError, match=r"prime-rl's console, .* give the metrics.jsonl"):
+        read_step_log(path)

@@ -31,6 +31,7 @@ from oppo_sim.files import sha256_of
 from oppo_sim.fit.log.names import FRAMEWORKS, LogNames
 from oppo_sim.fit.log.overlapped import leave_out_waits, overlap_metric
 from oppo_sim.fit.log.segments import Gathered, gather
+from oppo_sim.traces.importers.bare_consoles import refused_console
 from oppo_sim.traces.importers.detecting import OTHER_KIND, files_of, matching, shown_name
 from oppo_sim.traces.importers.figures import PREFIXES, chosen, first_figure
 from oppo_sim.traces.importers.formats import find_importer
@@ -305,7 +306,9 @@ def _framework(
     if any(column.startswith("timing_s/") for column in given):
         return LogNames("own names", "generic", (), ())
     if not any(found for _, found in records):
-        raise OppoError(f"{root} holds no figures of any step: is it the log of a training run?")
+        raise refused_console(file for file, _ in records) or OppoError(
+            f"{root} holds no figures of any step: is it the log of a training run?"
+        )
     raise OppoError(
         f"{root} names no seconds of a stage that are known here ({', '.join(by_name)}):"
         f" {_perhaps_seconds(records)}"

@@ -10,6 +10,7 @@ from typing import Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors
+from oppo_sim.traces.importers.bare_consoles import refused_console
 from oppo_sim.traces.importers.figures import chosen
 from oppo_sim.traces.importers.formats import IMPORTERS
 from oppo_sim.traces.importers.formats.generic import IMPORTER as GENERIC
@@ -84,7 +85,7 @@ def detect(path: Path, options: ImportOptions) -> Importer:
         raise OppoError(
             f"{path} looks like logs of {' and of '.join(each.name for each in found)}: say which with --from"
         )
-    raise OppoError(
+    raise refused_console(matching([peek.path for peek in peeks], METRIC_PATTERNS)) or OppoError(
         f"{path} looks like no log that is known here: say whose it is with --from (see 'oppo trace import"
         " --list'), or name its fields with --from generic --field response_length=NAME"
     )

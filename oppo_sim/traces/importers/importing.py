@@ -11,6 +11,7 @@ import pandas as pd
 from oppo_sim.errors import OppoError
 from oppo_sim.files import sha256_of
 from oppo_sim.traces.importers.aggregates import Account, draw_steps
+from oppo_sim.traces.importers.bare_consoles import refused_console
 from oppo_sim.traces.importers.confined import reader_of
 from oppo_sim.traces.importers.detecting import OTHER_KIND, Chosen, choose_files, detect, shown_name
 from oppo_sim.traces.importers.figures import figures_by_step, usable_steps
@@ -113,7 +114,7 @@ def _read_figures(work: _Import, account: Account) -> None:
         raise other
     if not work.records:
         wanted = ", ".join(metrics.mean) or "named by --field mean=NAME"
-        raise OppoError(
+        raise refused_console(work.chosen.files) or OppoError(
             f"{root} holds neither rollouts nor metrics of {work.importer.name} (a mean length: {wanted}): is"
             " it the right file?"
         )

@@ -156,6 +156,7 @@ def test_importers_by_name() -> None:
         "prime_rl",
         "pipelinerl",
         "skyrl",
+        "tinker",
         "openrlhf",
     }
     assert {each.name for each in IMPORTERS} == names | {

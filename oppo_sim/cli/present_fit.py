@@ -72,17 +72,23 @@ def show_fit(record: Mapping[str, Any], folder: Path) -> None:
     _print("terms of the costs [95 %]", _TERMS, rows)
     for sentence in answer_of(record):
         say(sentence)
-    odd = record.get("odd_steps", ())
-    if odd:
-        several = len({each["log"] for each in odd}) > 1
-        listed = ", ".join(
-            (f"{each['log']} " if several else "")
-            + f"{each['step']} ({each['column'].removeprefix('timing_s/')}: {each['reason']})"
-            for each in odd[:6]
-        )
-        say(f"steps that do not fit: {listed}{', …' if len(odd) > 6 else ''}")
+    if listed := _odd_steps(record.get("odd_steps", ())):
+        say(f"steps that do not fit: {', '.join(listed[:6])}{', …' if len(listed) > 6 else ''}")
     say_notes(record.get("notes", ()))
     say(f"wrote {folder}: {folder / 'scenario.yaml'} is ready for simulate, compare, sweep and tune")
+
+
+def _odd_steps(odd: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One entry a step and reason, with all its metrics."""
+    several = len({each["log"] for each in odd}) > 1
+    columns: dict[tuple[str, int, str], list[str]] = {}
+    for each in odd:
+        place = each["log"], each["step"], each["reason"]
+        columns.setdefault(place, []).append(each["column"].removeprefix("timing_s/"))
+    return [
+        f"{f'{log} ' if several else ''}step {step} ({', '.join(names)}: {reason})"
+        for (log, step, reason), names in columns.items()
+    ]
 
 
 def _print(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

@@ -58,6 +58,6 @@ def in_words(log: StepLog, stages: Sequence[str]) -> str:
             " stay as the scenario states them, else at their priors, and steps are judged without these"
         )
     return (
-        f"{log.name} has no seconds of whole steps, nor of {', '.join(stages)}: the written scenario has"
-        " these as it states them, else from the priors, and errors are of what the log times"
+        f"it has no seconds of whole steps, nor of {', '.join(stages)}: the written scenario has these as it"
+        " states them, else from the priors, and errors are of what the log times"
     )

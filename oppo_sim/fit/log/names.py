@@ -12,11 +12,13 @@ from oppo_sim.columns import (
     GENERATION_BATCHES,
     PER_TOKEN_UPDATE_MS,
     PROMPT_LENGTH_MAX,
+    ROLLOUTS_TRAINED,
     SLOWEST_LENGTH,
     SLOWEST_TOOL_S,
     TOKENS_CUMULATIVE,
     TOKENS_TOTAL,
     TURNS_MAX,
+    timing,
 )
 from oppo_sim.traces.importers.running_time import SECONDS_A_STEP
 
@@ -48,12 +50,20 @@ class LogNames:
     figures: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Further figures by our column."""
     sequences: tuple[str, str] | None = None
-    """Endings of the mean lengths of whole sequences and of their prompts, where no response has its own."""
+    """Endings, before ``/avg`` and ``/max``, of the lengths of whole sequences and of their prompts, where no
+    response has its own."""
     replaced: tuple[str, ...] = ()
-    """How many groups were dropped while others were generated in their place, in no batch of their own."""
+    """How many groups were dropped while others were generated in their place, in no batch of their own;
+    ``name*`` is a beginning."""
+    kept_percent: tuple[str, ...] = ()
+    """How much of what was generated was kept, where others were generated in place of the rest."""
     beside: dict[str, float] = field(default_factory=dict)
     """Metrics that are logged, above a value, where a run generates while it trains; ``name*`` is a
     beginning. Its seconds of generation are then what the trainer waited."""
+    in_turns: tuple[str, ...] = ()
+    """Metrics of a run that gives the GPUs from generation to training and back, whatever ``beside`` says."""
+    locked: tuple[str, ...] = ()
+    """Our columns that wait for generation where that is beside training."""
     made_tokens: bool = False
     """Lengths count what the actor made, not what tools answered."""
     note: str = ""
@@ -118,6 +128,10 @@ _OPENRLHF: Final = LogNames(
         Timed(("update_weights",), ("timing/broadcast",)),
     ),
     step=("timing/step_total",),
+    figures={ROLLOUTS_TRAINED: ("rollout/num_samples",)},
+    kept_percent=("dynamic_filtering_pass_rate",),
+    # One step off, the weights are sent under a lock that generation holds until it is done.
+    locked=(timing("update_weights"),),
     note="make_experience holds scoring and every forward; ppo_train trains critic and actor",
 )
 
@@ -134,6 +148,7 @@ _SLIME: Final = LogNames(
     step=("perf/step_time",),
     saving=("perf/save_model_time",),
     figures={SLOWEST_TOOL_S: ("perf/longest_sample_non_generation_time",)},
+    replaced=("rollout/dynamic_filter/drop_*",),
     made_tokens=True,
     note="rollout_time holds rewards: they are computed as rollouts finish",
 )
@@ -171,12 +186,16 @@ _ROLL: Final = LogNames(
         Timed(("gen", "reward"), ("time/step_generate", "time/step_rollout")),
         Timed(("ref",), ("time/ref_log_probs_values", "time/step_ref_log_probs_values_reward")),
         Timed(("old_log_prob",), ("time/old_log_probs", "time/step_old_log_probs_values"), also=("values",)),
-        Timed(("adv",), ("time/compute_advantage", "time/adv", "time/step_adv")),
+        Timed(("adv",), ("*time/compute_advantage", "time/adv", "time/step_adv")),
         Timed(("update_critic", "update_actor"), ("time/step_train",)),
         Timed(("update_weights",), ("time/step_model_update",)),
     ),
     step=("time/step_total",),
     testing=("time/val_step",),
+    # Roles save beside each other.
+    saving=("time/actor_train/do_checkpoint/total",),
+    figures={ROLLOUTS_TRAINED: ("system/batch_size",)},
+    replaced=("*scheduler/query_filter_count", "*scheduler/group_filter_count"),
     late_beside=("time/step_generate",),
     beside={"time/step_stop_server": 0.05, "time/step_shrink": 0.0},
     note="step_generate and step_rollout hold rewards; old_log_probs the critic's values",
@@ -234,6 +253,7 @@ _AREAL: Final = LogNames(
     name="areal",
     importer="areal",
     stages=(
+        Timed(("gen", "reward"), ("timeperf/rollout",)),
         Timed(("old_log_prob",), ("timeperf/recompute_logp",)),
         Timed(("ref",), ("timeperf/ref_logp",)),
         Timed(("values",), ("timeperf/critic_values",)),
@@ -243,9 +263,12 @@ _AREAL: Final = LogNames(
         Timed(("update_weights",), ("timeperf/update_weights",)),
     ),
     step=(),
-    sequences=("/seq_len/avg", "/prompt_len/avg"),
+    sequences=("/seq_len", "/prompt_len"),
     beside={"timeperf/rollout": _ALWAYS},
-    note="training alone: rollout is what the trainer waits for",
+    in_turns=("timeperf/rollout_offload",),
+    note=(
+        "training alone: rollout is what the trainer waits for; on shared GPUs it is generation with rewards"
+    ),
 )
 
 _PRIME_RL: Final = LogNames(

@@ -1,19 +1,26 @@
 """Runs that generate while they train: what their trainer waits for is not the seconds of generation."""
 
 from collections.abc import Iterable, Mapping
+from statistics import median
 from typing import Final
 
-from oppo_sim.columns import TIMING_STEP
+from oppo_sim.columns import TIMING_STEP, timing
+from oppo_sim.fit.log.names import LogNames
 from oppo_sim.fit.log.segments import Gathered
 from oppo_sim.traces.importers.figures import PREFIXES, first_figure
 
 _LEFT_OUT: Final = "of a run that generates while it trains"
+_APART: Final = 0.02
+"""Of a step, that its stages may differ from it by: rounded figures."""
 
 
-def overlap_metric(lines: Iterable[Mapping[str, float]], beside: Mapping[str, float]) -> str | None:
+def overlap_metric(lines: Iterable[Mapping[str, float]], names: LogNames) -> str | None:
     """The metric that only such a run logs (``LogNames.beside``); None: there is none."""
+    lines = list(lines)
+    if any(first_figure(figures, names.in_turns, PREFIXES) is not None for figures in lines):
+        return None
     for figures in lines:
-        for name, least in beside.items():
+        for name, least in names.beside.items():
             found = _beginning(figures, name) if name.endswith("*") else _above(figures, name, least)
             if found is not None:
                 return found
@@ -40,6 +47,33 @@ def leave_out_waits(gathered: Gathered, metric: str) -> None:
         f"{metric} is logged by a run that generates while it trains: its seconds of generation are what the"
         " trainer still waited, and its steps hold that, so both are left out; fit a run that generates first"
         " and trains then to know generation"
+    )
+
+
+def leave_out_locked(gathered: Gathered, names: LogNames) -> None:
+    """Without ``LogNames.locked`` and whole steps, if they wait for generation beside them: a step is then
+    all its other stages, the wait among them, and generation takes longer than those before it."""
+    generation = {timing("+".join(timed.covers)) for timed in names.stages if "gen" in timed.covers}
+    stages = {timing("+".join(timed.covers)) for timed in names.stages} - generation
+    known = [row for row in gathered.rows.values() if {*stages, *generation, TIMING_STEP} <= row.keys()]
+    known = [row for row in known if row[TIMING_STEP] > 0.0]
+    if not names.locked or not known:
+        return
+    beside = [abs(sum(row[each] for each in stages) / row[TIMING_STEP] - 1.0) for row in known]
+    longer = [
+        sum(row[each] for each in generation) - sum(row[each] for each in stages - set(names.locked))
+        for row in known
+    ]
+    if median(beside) > _APART or median(longer) <= 0.0:
+        return
+    for row in gathered.rows.values():
+        for column in [each for each in (*names.locked, TIMING_STEP) if each in row]:
+            del row[column]
+            gathered.left_out[f"{column} {_LEFT_OUT}"] += 1
+    waits = " and ".join(names.locked)
+    gathered.note(
+        f"its steps hold no generation: it generates while it trains. {waits} waits there until generation is"
+        " done, and the step holds that, so both are left out; generation is used, it is of the whole batch"
     )
 
 

@@ -29,7 +29,8 @@ from oppo_sim.columns import (
 from oppo_sim.errors import OppoError
 from oppo_sim.files import sha256_of
 from oppo_sim.fit.log.names import FRAMEWORKS, LogNames
-from oppo_sim.fit.log.overlapped import leave_out_waits, overlap_metric
+from oppo_sim.fit.log.overlapped import leave_out_locked, leave_out_waits, overlap_metric
+from oppo_sim.fit.log.replaced import replaced_note
 from oppo_sim.fit.log.segments import Gathered, gather
 from oppo_sim.traces.importers.bare_consoles import refused_console
 from oppo_sim.traces.importers.detecting import OTHER_KIND, files_of, matching, shown_name
@@ -60,13 +61,11 @@ _SECONDS_LIKE: Final = re.compile(r"(?<![a-z])(time|timing|secs?|seconds|duratio
 """A name that may be of seconds."""
 _SHOWN_NAMES: Final = 6
 
+LENGTH_SLACK: Final = 0.05
+"""By which a logged length may be beyond the maximum of a scenario that is the run's."""
+
 _UPDATES: Final = "train/step"
 """slime counts updates by it, several a rollout, and prints them as steps."""
-
-_REPLACED: Final = (
-    "groups were dropped and others generated in their place (filter_groups): generation is of more rollouts"
-    " than the scenario's batch, and the fit takes their seconds for slower decoding"
-)
 
 Covers = dict[str, tuple[str, ...]]
 """Stages that a column of seconds holds."""
@@ -143,12 +142,12 @@ def read_step_log(
     lines = [figures for _, found in records for _, figures in found]
     if TIMING_STEP not in given and any(_figure(each, names.late_beside) is not None for each in lines):
         _with_late_steps(gathered)
-    if not any(column.startswith("timing_s/") for column in given) and (
-        said := overlap_metric(lines, names.beside)
-    ):
-        leave_out_waits(gathered, said)
-    if any((_figure(each, names.replaced) or 0.0) > 0.0 for each in lines):
-        gathered.note(_REPLACED)
+    if not any(column.startswith("timing_s/") for column in given):
+        if said := overlap_metric(lines, names):
+            leave_out_waits(gathered, said)
+        leave_out_locked(gathered, names)
+    if said := replaced_note(lines, names):
+        gathered.note(said)
     return step_log(root, names, gathered, [file for file, found in records if found], unit)
 
 
@@ -391,14 +390,21 @@ def _known(record: Figures, names: LogNames, given: Mapping[str, str]) -> tuple[
 
 
 def _of_sequences(figures: Mapping[str, float], whole: str, prompt: str) -> dict[str, float]:
-    """Mean lengths of responses and prompts."""
-    both, before = (
-        next((value for name, value in figures.items() if name.endswith(ending)), None)
-        for ending in (whole, prompt)
-    )
+    """Mean lengths of responses and prompts, and the longest response, whose own prompt is not known: that of
+    a mean one, but no more beyond that of the longest than a scenario's maximum allows for."""
+
+    def of(ending: str) -> float | None:
+        return next((value for name, value in figures.items() if name.endswith(ending)), None)
+
+    both, before = of(f"{whole}/avg"), of(f"{prompt}/avg")
     if both is None or before is None or both <= before:
         return {}
-    return {LENGTH_MEAN: both - before, PROMPT_LENGTH_MEAN: before}
+    found = {LENGTH_MEAN: both - before, PROMPT_LENGTH_MEAN: before}
+    longest, longest_prompt = of(f"{whole}/max"), of(f"{prompt}/max")
+    if longest is not None and longest_prompt is not None and longest > longest_prompt:
+        most = min(longest - before, (longest - longest_prompt) * (1.0 + LENGTH_SLACK))
+        found[LENGTH_MAX] = max(found[LENGTH_MEAN], most)
+    return found
 
 
 def _figure(figures: Mapping[str, float], names: Sequence[str]) -> float | None:

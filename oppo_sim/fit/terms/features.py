@@ -20,6 +20,7 @@ from oppo_sim.columns import (
     LENGTH_MEAN,
     LENGTH_MIN,
     LENGTH_STD,
+    PER_TOKEN_UPDATE_MS,
     PROMPT_LENGTH_MEAN,
     ROLLOUTS_TRAINED,
     SLOWEST_LENGTH,
@@ -35,7 +36,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.fit.log.batches import batches_note, batches_of, in_batches
 from oppo_sim.fit.log.cleaning import NO_SECONDS
 from oppo_sim.fit.log.lengths import LengthFigures, rebuilt_lengths
-from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.reading import LENGTH_SLACK, StepLog
 from oppo_sim.fit.terms.gathers import Gathers, gathers_of
 from oppo_sim.fit.terms.generation import Generated, generation_of
 from oppo_sim.fit.terms.phases import Scoring, round_size_of, scoring_of
@@ -52,7 +53,7 @@ DRAWS: Final = 6
 _MOST_LENGTHS: Final = 3_000_000
 """Lengths drawn of a log from which on there are fewer draws a step, at least two."""
 _NO_TOOLS: Final = 2.0
-_MISMATCH: Final = 0.05
+_MISMATCH: Final = LENGTH_SLACK
 _TRAINED_UNKNOWN: Final = (
     "mean lengths are of other rollouts than the tokens of a step, as where groups are filtered, and how many"
     " were trained is not logged: seconds of updates are taken to be of the whole batch"
@@ -317,6 +318,13 @@ def _check_batch(log: StepLog, scenario: Scenario) -> None:
             f"{log.name} trains {most:.0f} rollouts a step, but the scenario's rollout_batch_size is {batch}:"
             " correct it (prompts a batch × samples a prompt)"
         )
+    if ROLLOUTS_TRAINED in frame and PER_TOKEN_UPDATE_MS not in frame:  # counted, not derived
+        counts = frame[ROLLOUTS_TRAINED].dropna()
+        if len(counts) and (counts == counts.max()).mean() > 0.5 and counts.max() < batch * (1 - _MISMATCH):
+            raise OppoError(
+                f"{log.name} trains {counts.max():.0f} rollouts a step, but the scenario's rollout_batch_size"
+                f" is {batch}: correct it (prompts a batch × samples a prompt)"
+            )
     if {TOKENS_TOTAL, PROMPT_LENGTH_MEAN} <= set(frame.columns):
         each = frame[LENGTH_MEAN] + frame[PROMPT_LENGTH_MEAN]
         found = float((frame[TOKENS_TOTAL] / each).median())

@@ -189,3 +189,41 @@ def test_a_batch_that_is_not_the_logs_is_refused(batch: int, tmp_path: Path) -> 
     path = history(tmp_path / "a.jsonl", *openrlhf_lines(beside=False, count=6))
     with pytest.raises(OppoError, match=rf"trains 64 rollouts a step.*rollout_batch_size is {batch}"):
         fit(path, fit_scenario(rollout_batch_size=batch), folder=tmp_path / "fit", figures=False)
+
+
+def slime_lines(unnamed_s: float) -> list[dict[str, float]]:
+    scenario = fit_scenario()
+    costs = scenario.costs.model_copy(update={"terms": TRUTH})
+    run = simulate(scenario.model_copy(update={"costs": costs}), policy="sequential", steps=ALL, seed=0)
+    lines = []
+    for number, row in enumerate(run.steps.to_dict("records")):
+        lengths = run.rollouts[run.rollouts[TRAINED_STEP] == number][RESPONSE_LENGTH]
+        seconds = {
+            "perf/rollout_time": float(row["timing_s/gen"] + row["timing_s/reward"]),
+            "perf/log_probs_time": float(row["timing_s/old_log_prob"]),
+            "perf/ref_log_probs_time": float(row["timing_s/ref"]),
+            "perf/actor_train_time": float(row["timing_s/update_actor"]),
+            "perf/update_weights_time": float(row["timing_s/update_weights"]),
+        }
+        lines.append(
+            {
+                **seconds,
+                "perf/step_time": sum(seconds.values()) + unnamed_s,
+                "rollout/response_len/mean": float(lengths.mean()),
+                "rollout/response_len/max": float(lengths.max()),
+                "rollout/truncated_ratio": float((lengths == scenario.max_response_length).mean()),
+            }
+        )
+    return lines
+
+
+def test_rewards_that_slime_computes_within_generation_are_told_of(tmp_path: Path) -> None:
+    """Scored after it, as the fit takes them, they would be a gain of rollout-overlap. What no metric names is
+    no doubt about the scenario."""
+    path = history(tmp_path / "a.jsonl", *slime_lines(unnamed_s=60.0))
+    with short_chains():
+        notes = fit(path, fit_scenario(), fit_steps=ALL, folder=tmp_path / "fit", figures=False).notes
+    (along,) = (note for note in notes if "computes rewards as rollouts finish" in note)
+    assert "what rollout-overlap gains by it the run has already" in along
+    (outside,) = (note for note in notes if "outside the 95 % of their priors" in note)
+    assert "seconds of a step that no metric names" in outside

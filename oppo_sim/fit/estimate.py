@@ -21,6 +21,7 @@ from oppo_sim.fit.checks.identify import (
 from oppo_sim.fit.checks.judging import Judgement, judge, predict
 from oppo_sim.fit.checks.periodic import in_words, with_periodic
 from oppo_sim.fit.checks.plausible import overlaps, refuse_twice, refuse_units
+from oppo_sim.fit.checks.rewards_along import rewards_along
 from oppo_sim.fit.checks.scoring import constants_not_told_apart
 from oppo_sim.fit.checks.surprising import surprises
 from oppo_sim.fit.checks.trends import Trend, trends_of
@@ -192,6 +193,7 @@ def fit_logs(
     notes += surprises(estimates, [member for part in parts for member in part.members])
     notes += unidentified_cuts(posterior.terms)
     notes += constants_not_told_apart(estimates, _fitted_steps(parts))
+    notes += rewards_along(parts, posterior)
     ahead = [_judged(part, parts, posterior, seed) for part in others]
     scenarios = [one.with_tools(posterior) for one in scenarios]
     notes += [note for one in scenarios for note in one.notes()]

@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 
+from oppo_sim.columns import timing
 from oppo_sim.fit.checks.identify import TermEstimate
-from oppo_sim.fit.terms.stages import GENERATION, Measurement
+from oppo_sim.fit.terms.stages import GENERATION, OTHER, Measurement
 
 _MATTERS: Final = 0.02
 """Share of the step from which on a stage is looked at: short ones hold what no cost model has."""
@@ -17,13 +18,24 @@ _SETTINGS: Final = {
     "training": "model, device, num_gpus, micro batches, offload, gradient_checkpointing, sequence_parallel",
 }
 """What the seconds of a stage follow from."""
+_SHORT: Final = ("adv", OTHER)
+_REST: Final = "rest"
+_SAID: Final = {
+    **{
+        kind: f". Is the scenario that of the run ({settings})? Steps like those of the logs are predicted"
+        " either way, other settings less well"
+        for kind, settings in _SETTINGS.items()
+    },
+    _REST: ", seconds of a step that no metric names: models that are moved or woken, batches that are"
+    " prepared, logging. Other settings are predicted with the same seconds",
+}
 _SCORING: Final = ("score", "score_batch_s", "piece_fixed_s", "reward_phase_s")
 
 
 def surprises(estimates: Sequence[TermEstimate], members: Sequence[Measurement]) -> list[str]:
-    """A sentence for generation, scoring and training each, where the 95 % interval of a term lies outside
-    that of its prior."""
-    shares = _shares(members)
+    """A sentence for generation, scoring and training each, and for what no metric names, where the 95 %
+    interval of a term lies outside that of its prior."""
+    shares, unnamed = _shares(members), _unnamed(members)
     found: dict[str, list[str]] = {}
     for one in estimates:
         low, _, high = one.prior
@@ -38,15 +50,18 @@ def surprises(estimates: Sequence[TermEstimate], members: Sequence[Measurement])
             if one.posterior[0] > high
             else ("lower", one.posterior[1] / low)
         )
-        found.setdefault(stage if stage in _SETTINGS else "training", []).append(
-            f"{one.term} ({by:.2g} times the {end} end)"
-        )
+        kind = stage if stage in _SETTINGS else _REST if stage in unnamed else "training"
+        found.setdefault(kind, []).append(f"{one.term} ({by:.2g} times the {end} end)")
     return [
-        f"outside the 95 % of their priors: {', '.join(terms)}. Is the scenario that of the run"
-        f" ({_SETTINGS[kind]})? Steps like those of the logs are predicted either way, other settings less"
-        " well"
-        for kind, terms in found.items()
+        f"outside the 95 % of their priors: {', '.join(terms)}{_SAID[kind]}" for kind, terms in found.items()
     ]
+
+
+def _unnamed(members: Sequence[Measurement]) -> set[str]:
+    """Those of ``_SHORT`` that are only in what a step holds beyond its metrics."""
+    return set(_SHORT) - {
+        stage for member in members if member.column != timing(OTHER) for stage in member.stages
+    }
 
 
 def _shares(members: Sequence[Measurement]) -> dict[str, float]:

@@ -77,6 +77,16 @@ def test_areal_on_shared_gpus_waits_for_all_of_generation(tmp_path: Path) -> Non
     assert any("timeperf/rollout is logged" in note and "still waited" in note for note in apart.notes)
 
 
+@pytest.mark.parametrize(("wait", "told"), [(30.0, True), (0.5, False)])
+def test_a_trainer_that_generation_holds_up_is_told_of(wait: float, told: bool, tmp_path: Path) -> None:
+    """Generation stays at its priors, under which the same run may be much faster than it was."""
+    log = read_step_log(
+        history(tmp_path / "a.jsonl", *({**AREAL, "timeperf/rollout": wait} for _ in range(3)))
+    )
+    said = [note for note in log.notes if "generation holds the run up" in note]
+    assert [f"waits {wait:.3g} s of a step of {wait + 10:.3g} s" in note for note in said] == [True] * told
+
+
 def test_areals_longest_response_is_its_longest_sequence_without_a_prompt(tmp_path: Path) -> None:
     figures = read_step_log(history(tmp_path / "a.jsonl", AREAL)).frame.iloc[0]
     assert figures["response_length/mean"] == 500.0

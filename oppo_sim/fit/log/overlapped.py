@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
-from oppo_sim.columns import TIMING_STEP, timing
+from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP, timing
 from oppo_sim.fit.log.names import LogNames
 from oppo_sim.fit.log.segments import Gathered
 from oppo_sim.traces.importers.figures import PREFIXES, first_figure
 
 _LEFT_OUT: Final = "of a run that generates while it trains"
+_NOTABLE: Final = 0.2
+"""Of a step, that a trainer waits for where generation holds it up."""
+_BESIDE: Final = {TIMING_STEP, STEP_SAVE_S, STEP_TESTING_S}
 _APART: Final = 0.02
 """Of a step, that its stages may differ from it by: rounded figures."""
 
@@ -39,6 +42,7 @@ def _beginning(figures: Mapping[str, float], name: str) -> str | None:
 
 def leave_out_waits(gathered: Gathered, metric: str) -> None:
     """Without generation, and without whole steps, which hold what is left of it."""
+    waited = _waited(gathered)
     for row in gathered.rows.values():
         for column in [each for each in row if each == TIMING_STEP or _holds_generation(each)]:
             del row[column]
@@ -48,6 +52,13 @@ def leave_out_waits(gathered: Gathered, metric: str) -> None:
         " trainer still waited, and its steps hold that, so both are left out; fit a run that generates first"
         " and trains then to know generation"
     )
+    if waited is not None:
+        gathered.note(
+            f"its trainer waits {waited.seconds:.3g} s of a step of {waited.step:.3g} s (medians), so"
+            " generation holds the run up. If async of the written scenario is shorter than that (oppo"
+            " compare --policies async), generation is slower than its priors say, and gains are of a"
+            " faster engine than the run's"
+        )
 
 
 def leave_out_locked(gathered: Gathered, names: LogNames) -> None:
@@ -75,6 +86,32 @@ def leave_out_locked(gathered: Gathered, names: LogNames) -> None:
         f"its steps hold no generation: it generates while it trains. {waits} waits there until generation is"
         " done, and the step holds that, so both are left out; generation is used, it is of the whole batch"
     )
+
+
+class _Waited(NamedTuple):
+    """Medians over the steps."""
+
+    seconds: float
+    step: float
+
+
+def _waited(gathered: Gathered) -> _Waited | None:
+    """Of a trainer that waits for a notable part of a step; None of another. A step that is not logged is the
+    wait and the stages that are."""
+    known = []
+    for row in gathered.rows.values():
+        wait = sum(seconds for column, seconds in row.items() if _holds_generation(column))
+        stages = {
+            column: seconds
+            for column, seconds in row.items()
+            if column.startswith("timing_s/") and column not in _BESIDE and not _holds_generation(column)
+        }
+        if wait > 0.0 and stages:
+            known.append((wait, row.get(TIMING_STEP, wait + sum(stages.values()))))
+    if not known:
+        return None
+    found = _Waited(*(median(each) for each in zip(*known, strict=True)))
+    return found if found.seconds > _NOTABLE * found.step else None
 
 
 def _holds_generation(column: str) -> bool:

@@ -413,7 +413,8 @@ def _figure(figures: Mapping[str, float], names: Sequence[str]) -> float | None:
     if value is not None:
         return value
     for ending in (name[1:] for name in names if name.startswith("*")):
-        found = [figure for name, figure in figures.items() if name.endswith(ending)]
+        endings = (ending, ending.replace("/", "_"))  # exported files of TensorBoard
+        found = [figure for name, figure in figures.items() if name.endswith(endings)]
         if found:
             return sum(found)
     return None

@@ -244,6 +244,13 @@ def test_init_says_nodes_and_epochs_and_leaves_out_a_critic_that_does_not_fit(
     assert apart.policy.name == "async"
     assert not apart.rollout.clear_kv_cache_on_weight_sync  # else prime-rl cannot run it
     assert oppo(capsys, "validate", "run.yaml")[0] == 0
+    # The search that the file proposed had rollout-overlap as its only gain.
+    areal = written("qwen2.5-3b", 8, "H100", "AReaL")
+    assert areal.split.training == 4 and areal.split.num_gpus == 8
+    assert (areal.policy.name, areal.policy.max_staleness) == ("async", 2)  # type: ignore[attr-defined]
+    assert areal.rollout.clear_kv_cache_on_weight_sync  # it aborts rollouts and sends them again
+    assert "host: sglang" in Path("run.yaml").read_text()
+    assert oppo(capsys, "validate", "run.yaml")[0] == 0
     found = {name: written("qwen2.5-3b", 8, "H100", name).training for name in ("verl", "TRL")}
     kinds = {name: training.weight_sync.kind for name, training in found.items()}
     assert kinds | {"prime-rl": apart.training.weight_sync.kind} == {

@@ -12,7 +12,7 @@ from oppo_sim.scenario.fresh_sections import ENGINES, Shape, Wanted, scenario_te
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.yaml_text import parse_yaml
 
-DEFAULT_ENGINE: Final = {"verl": "vllm-async", "slime": "sglang", "TRL": "generate"}
+DEFAULT_ENGINE: Final = {"verl": "vllm-async", "slime": "sglang", "AReaL": "sglang", "TRL": "generate"}
 """What a framework generates with; vLLM otherwise."""
 _DEGREES: Final = (1, 2, 4, 8, 16, 32)
 

@@ -23,8 +23,12 @@ _NODES: Final = {"GB200": 72, "GB300": 72}
 """GPUs that NVLink joins, where they are more (NVL72)."""
 _WITHOUT_CRITIC: Final = ("NeMo RL", "prime-rl")
 """Frameworks that train none."""
-_ASYNCHRONOUS: Final = ("prime-rl",)
-"""Frameworks that generate on GPUs of their own, whatever is requested."""
+_ASYNCHRONOUS: Final = {
+    "prime-rl": "1 # assumed",
+    "AReaL": "2 # max_head_offpolicyness of its examples; 0 trains on the newest weights alone",
+}
+"""Frameworks that generate on GPUs of their own, whatever is requested, and how stale they train."""
+_KEEPS_KV: Final = ("prime-rl",)
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ cluster:
 def _rollout(wanted: Wanted, shape: Shape) -> str:
     part, degree = wanted.rollout_gpus, shape.degree
     kv = f"auto # what the weights leave of {find_device(wanted.device).hbm_bytes / 2**30:.0f} GiB"
-    kept = "  clear_kv_cache_on_weight_sync: false # it keeps them\n" if wanted.apart else ""
+    kept = "  clear_kv_cache_on_weight_sync: false # it keeps them\n" if wanted.framework in _KEEPS_KV else ""
     return f"""\
 rollout:
   num_replicas: {part // degree} # {part} GPUs, {degree} each: the least tensor parallelism that fits
@@ -268,11 +272,11 @@ def _ranks(wanted: Wanted, degree: int) -> str:
 
 
 def _policy(wanted: Wanted) -> str:
-    if wanted.apart:
-        return """\
+    if wanted.framework in _ASYNCHRONOUS:
+        return f"""\
 policy:
   name: async # generation runs ahead of training
-  max_staleness: 1 # assumed
+  max_staleness: {_ASYNCHRONOUS[wanted.framework]}
 """
     return """\
 policy:

@@ -308,9 +308,10 @@ def test_missing_columns_and_empty_tables_are_named(draw: Callable[[], object], 
 def test_figures_of_a_fit_name_what_is_drawn_and_say_their_numbers() -> None:
     part = {"steps": [1, 2], "measured": [9.0, 8.0], "predicted": [9.1, 8.2], "low": [9, 8], "high": [10, 9]}
     error = {"median": 0.012, "p90": 0.03, "worst": 0.1, "coverage": 0.9}
+    columns = dict.fromkeys((c.TIMING_STEP, "timing_s/old_log_prob", "timing_s/update_weights"), part)
     figures = fit_figures(
         {
-            "steps": [{"log": "train.log", "columns": {c.TIMING_STEP: part, "timing_s/old_log_prob": part}}],
+            "steps": [{"log": "train.log", "columns": columns}],
             "held_out": [
                 {"log": "train.log", "errors": {c.TIMING_STEP: {"model": error, "naive_mean": error}}}
             ],
@@ -321,8 +322,10 @@ def test_figures_of_a_fit_name_what_is_drawn_and_say_their_numbers() -> None:
         }
     )
     (legend,) = figures["measured_predicted"].legends
+    looks = [(line.get_color(), line.get_linestyle()) for line in figures["residuals"].legends[0].get_lines()]
+    assert len(set(looks)) == len(looks)
     told = [text.get_text() for text in legend.get_texts()]
-    assert told == ["measured", "predicted", "95 % interval", "step", "old_log_prob"]
+    assert told == ["measured", "predicted", "95 % interval", "step", "old_log_prob", "update_weights"]
     assert figures["errors"].axes[0].texts[0].get_text() == "1.20, 3.00 %"
     for figure in figures.values():
         figure.draw_without_rendering()

@@ -54,7 +54,7 @@ def steps_figure(logs: Sequence[Mapping[str, Any]]) -> "Figure":
             part, colour = log["columns"][column], _colour(column)
             steps = part["steps"]
             axis.fill_between(steps, part["low"], part["high"], color=colour, alpha=0.18, linewidth=0)
-            axis.plot(steps, part["predicted"], color=colour, linewidth=1.2)
+            axis.plot(steps, part["predicted"], linewidth=1.2, **_line(column))
             axis.plot(steps, part["measured"], ".", color=colour, markersize=4)
         axis.set_ylim(bottom=0)
         axis.set_ylabel("seconds")
@@ -81,7 +81,7 @@ def residuals_figure(logs: Sequence[Mapping[str, Any]]) -> "Figure":
             measured = np.array(part["measured"], dtype=np.float64)
             with np.errstate(divide="ignore", invalid="ignore"):
                 off = 100.0 * (np.array(part["predicted"]) / measured - 1.0)
-            axis.plot(part["steps"], off, ".-", color=_colour(column), linewidth=0.6, markersize=4)
+            axis.plot(part["steps"], off, marker=".", linewidth=0.6, markersize=4, **_line(column))
         axis.set_ylabel("prediction off by, %")
         whole_numbers(axis.xaxis)
         set_title(axis, f"{log['log']}: predicted over measured, minus 1")
@@ -136,11 +136,16 @@ def _stage_handles(logs: Sequence[Mapping[str, Any]]) -> "list[Line2D]":
     from matplotlib.lines import Line2D
 
     shown = dict.fromkeys(column for log in logs for column in _shown(log))
-    return [Line2D([], [], color=_colour(column), label=_stage(column)) for column in shown]
+    return [Line2D([], [], label=_stage(column), **_line(column)) for column in shown]
 
 
 def _colour(column: str) -> str:
     return INK if column == TIMING_STEP else line_colour(_stage(column))
+
+
+def _line(column: str) -> dict[str, Any]:
+    """Dashed for the step: update_weights has its colour."""
+    return {"color": _colour(column), "linestyle": "--" if column == TIMING_STEP else "-"}
 
 
 def _columns(log: Mapping[str, Any]) -> Mapping[str, Any]:

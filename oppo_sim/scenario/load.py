@@ -1,7 +1,7 @@
 """From a name or a file to a checked ``Scenario``."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any

@@ -3,6 +3,7 @@ true is not 1)."""
 
 import hashlib
 import json
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal

@@ -450,6 +450,10 @@ def test_seconds_of_scoring_that_steps_do_not_tell_apart_are_drawn_in_every_way(
     batches = np.median(result.parts[0].features.score_batches.max(axis=0))
     beyond = of_step + of_rollouts + batches * np.array([draw.score_batch_s for draw in result.draws])
     assert np.percentile(beyond, 97.5) < 1.3 * np.percentile(beyond, 2.5)
+    known = fit_scenario(costs={**COSTS, "terms": {"piece_fixed_s": 0.0, "score_batch_s": 0.0}})
+    told = fit(slow, known, fit_steps=ALL)
+    assert not any(said in note for note in told.notes)
+    assert min(draw.reward_phase_s for draw in told.draws) > 1.5
 
 
 def test_python_refuses_numbers_that_cannot_be(tmp_path: Path) -> None:

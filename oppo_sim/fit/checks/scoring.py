@@ -41,5 +41,6 @@ def constants_not_told_apart(
     return [
         f"scoring has seconds beside its tokens, and these logs do not tell whether of {', '.join(ways[:-1])}"
         f" or {ways[-1]}: the draws hold each. Policies that stream repeat a rollout's for every chunk, and"
-        " hide a step's behind generation, so their intervals are wide by it"
+        " hide a step's behind generation, so their intervals are wide by it. If you know which, state"
+        " the others as 0 under costs.terms of the scenario and fit again"
     ]

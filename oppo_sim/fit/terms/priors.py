@@ -19,6 +19,10 @@ _WAIT: Final = Prior(
 )
 _TOOLS: Final = Prior(TOOL_TOKENS, 0.1, 1.0, "assumed: a tool answers shorter than it is asked")
 
+_SCORING: Final = ("piece_fixed_s", "score_batch_s", "reward_phase_s")
+_NONE: Final = (1e-6, 0.5)
+"""Median and sigma of what a scenario says is nothing."""
+
 
 def priors_for(
     scenarios: Sequence[Scenario], *, logged: bool = False, in_place: bool = False
@@ -43,6 +47,11 @@ def priors_for(
     }
     return {
         **log_priors(known.values(), also=[where for where, holds in also.items() if holds]),
+        **{
+            term: Prior(term, *_NONE, "stated as 0 by the scenario")
+            for term in _SCORING
+            if all(each.costs.terms.stated().get(term) == 0.0 for each in scenarios)
+        },
         TOOL_TOKENS: _TOOLS,
         TOOL_WAIT: _WAIT,
         offload.OFFLOAD: offload.PRIOR,

@@ -209,9 +209,7 @@ def fit_logs(
         judged=tuple(ahead),
         estimates=tuple(estimates),
         odd=tuple(
-            odd
-            for number, part in enumerate(parts)
-            for odd in odd_steps(part.log, number, part.features, part.members, posterior)
+            odd for part in parts for odd in odd_steps(part.log, part.features, part.members, posterior)
         ),
         posterior=posterior,
         fitted=tuple(fitted),

@@ -166,7 +166,7 @@ def _advice(name: str) -> str:
 
 
 def odd_steps(
-    log: StepLog, number: int, features: Features, members: Sequence[Measurement], posterior: Posterior
+    log: StepLog, features: Features, members: Sequence[Measurement], posterior: Posterior
 ) -> list[OddStep]:
     """Steps that lie far from the model, with what the log says of them; first steps among them."""
     found = []

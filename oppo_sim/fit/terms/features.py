@@ -169,7 +169,7 @@ def build_features(
     refuses.
     """
     parts = build_parts(scenario) if parts is None else parts
-    kept = _with_lengths(log, scenario)
+    kept = _with_lengths(log)
     _check_batch(kept, scenario)
     rows = kept.frame.to_dict("records")
     size = scenario.dynamic_sampling.gen_batch_size or scenario.rollout_batch_size
@@ -261,7 +261,7 @@ def _stage_seconds(shapes: Sequence["_StepShape"], training: TrainingCost) -> di
     }
 
 
-def _with_lengths(log: StepLog, scenario: Scenario) -> StepLog:
+def _with_lengths(log: StepLog) -> StepLog:
     frame = log.frame
     if log.lengths is not None:
         known = frame[STEP].isin(list(log.lengths))

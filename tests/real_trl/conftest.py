@@ -16,6 +16,7 @@ if importlib.util.find_spec("trl") is None and "OPPO_REQUIRE_TRL" not in os.envi
         "test_grpo.py",
         "test_record_grpo.py",
         "test_record_openrlhf.py",
+        "test_prompts_of_metrics.py",
     ]
 
 

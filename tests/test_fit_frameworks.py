@@ -4,6 +4,7 @@ rollouts a step trains, and metrics that wait for another stage."""
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from oppo_sim.columns import RESPONSE_LENGTH, TRAINED_STEP
@@ -204,7 +205,7 @@ def test_a_batch_that_is_not_the_logs_is_refused(batch: int, tmp_path: Path) -> 
 def slime_lines(unnamed_s: float) -> list[dict[str, float]]:
     scenario = fit_scenario()
     costs = scenario.costs.model_copy(update={"terms": TRUTH})
-    run = simulate(scenario.model_copy(update={"costs": costs}), policy="sequential", steps=ALL, seed=0)
+    run = simulate(scenario.model_copy(update={"costs": costs}), policy="rollout-overlap", steps=ALL, seed=0)
     lines = []
     for number, row in enumerate(run.steps.to_dict("records")):
         lengths = run.rollouts[run.rollouts[TRAINED_STEP] == number][RESPONSE_LENGTH]
@@ -227,13 +228,18 @@ def slime_lines(unnamed_s: float) -> list[dict[str, float]]:
     return lines
 
 
-def test_rewards_that_slime_computes_within_generation_are_told_of(tmp_path: Path) -> None:
-    """Scored after it, as the fit takes them, they would be a gain of rollout-overlap. What no metric names is
-    no doubt about the scenario."""
+def test_rewards_that_slime_computes_within_generation_are_hidden_behind_it(tmp_path: Path) -> None:
+    """The run is rollout-overlap. What no metric names is no doubt about the scenario."""
     path = history(tmp_path / "a.jsonl", *slime_lines(unnamed_s=60.0))
-    with short_chains():
-        notes = fit(path, fit_scenario(), fit_steps=ALL, folder=tmp_path / "fit", figures=False).notes
-    (along,) = (note for note in notes if "computes rewards as rollouts finish" in note)
-    assert "what rollout-overlap gains by it the run has already" in along
-    (outside,) = (note for note in notes if "outside the 95 % of their priors" in note)
+    scenario = fit_scenario()
+    result = fit(path, scenario, fit_steps=ALL)
+    (along,) = (note for note in result.notes if "computes rewards as rollouts finish" in note)
+    assert "So this run is rollout-overlap" in along
+    assert result.point.score == 1.0 and "score" not in {each.term for each in result.estimates}
+    costs = scenario.costs.model_copy(update={"terms": result.point})
+    written = scenario.model_copy(update={"costs": costs})
+    logged = np.median([line["perf/rollout_time"] for line in slime_lines(unnamed_s=60.0)])
+    again = simulate(written, policy="rollout-overlap", steps=ALL, seed=0).steps
+    assert np.median(again["timing_s/gen"] + again["timing_s/reward"]) == pytest.approx(logged, rel=0.02)
+    (outside,) = (note for note in result.notes if "outside the 95 % of their priors" in note)
     assert "seconds of a step that no metric names" in outside

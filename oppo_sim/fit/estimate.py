@@ -193,7 +193,7 @@ def fit_logs(
     notes += surprises(estimates, [member for part in parts for member in part.members])
     notes += unidentified_cuts(posterior.terms)
     notes += constants_not_told_apart(estimates, _fitted_steps(parts))
-    notes += rewards_along(parts, posterior)
+    notes += rewards_along(parts)
     ahead = [_judged(part, parts, posterior, seed) for part in others]
     scenarios = [one.with_tools(posterior) for one in scenarios]
     notes += [note for one in scenarios for note in one.notes()]
@@ -346,6 +346,8 @@ def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
         raise OppoError(f"{log.name} has no step with both lengths and seconds: nothing can be fitted")
     refuse_units(log, members, features)
     untimed = untimed_stages(kept, features, members)
+    unsaid = ("reward",) if kept.rewards_along else ()  # of which a note of its own tells
+    untimed = tuple(stage for stage in untimed if stage not in unsaid)
     said = (untimed_in_words(kept, untimed),) if untimed else ()
     over_updates = carried(kept, scenario)
     carries = (over_updates,) if over_updates else ()

@@ -15,11 +15,13 @@ from oppo_sim.scenario.schema import Scenario
 
 def untimed_stages(log: StepLog, features: Features, members: Sequence[Measurement]) -> tuple[str, ...]:
     """Stages that the scenario runs, and what is beyond them, of which no metric of the log holds seconds, or
-    only one that is left out of the fit. None of the others where whole steps are logged."""
+    only one that is left out of the fit, or scoring that is hidden behind generation. None of the others
+    where whole steps are logged."""
     running = ["gen", *(["reward"] if features.score.max(initial=0.0) > 0 else [])]
     running += [stage for stage, seconds in features.stages.items() if seconds.max(initial=0.0) > 0]
     timed = {stage for member in members for stage in member.stages}
     left = {stage for column in log.not_fitted for stage in log.covers.get(column, ())} - timed
+    left |= {"reward"} - timed if log.rewards_along else set()
     if TIMING_STEP in log.frame:
         return tuple(stage for stage in running if stage in left)
     return tuple(stage for stage in (*running, OTHER) if stage not in timed)

@@ -308,3 +308,8 @@ FRAMEWORKS: Final[tuple[LogNames, ...]] = (
     _PRIME_RL,
     _OPEN_INSTRUCT,
 )
+
+REWARDS_ALONG: Final = frozenset(
+    names.name for names in FRAMEWORKS if any(timed.covers == ("gen", "reward") for timed in names.stages)
+)
+"""Frameworks that compute rewards as rollouts finish, within their metric of generation."""

@@ -28,7 +28,7 @@ from oppo_sim.columns import (
 )
 from oppo_sim.errors import OppoError
 from oppo_sim.files import sha256_of
-from oppo_sim.fit.log.names import FRAMEWORKS, LogNames
+from oppo_sim.fit.log.names import FRAMEWORKS, REWARDS_ALONG, LogNames
 from oppo_sim.fit.log.overlapped import leave_out_locked, leave_out_waits, overlap_metric
 from oppo_sim.fit.log.replaced import replaced_note
 from oppo_sim.fit.log.segments import Gathered, gather
@@ -96,6 +96,12 @@ class StepLog:
     """Lengths are known not to hold what tools answered."""
     not_fitted: tuple[str, ...] = ()
     """Columns that are left out of the fit (``leaving_out``)."""
+
+    @property
+    def rewards_along(self) -> bool:
+        """Rewards were computed as rollouts finished, within the seconds of generation."""
+        together = any({"gen", "reward"} <= set(stages) for stages in self.covers.values())
+        return together and self.framework in REWARDS_ALONG
 
     def since(self, step: int) -> "StepLog":
         """Without the steps before ``step``, which are counted. Raises OppoError where none is left."""

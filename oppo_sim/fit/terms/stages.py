@@ -86,7 +86,8 @@ def seconds_beyond(log: StepLog, without: Collection[str] = ()) -> tuple[Floats,
 def measurements_of(log: StepLog, number: int, features: Features) -> list[Measurement]:
     """The metrics of a log, and what of its steps no metric names.
 
-    Stages that the scenario does not run count nowhere; ``step`` minus all metrics is what it holds beyond
+    Stages that the scenario does not run count nowhere, nor does scoring that the run hides behind its
+    generation; ``step`` minus all metrics is what it holds beyond
     them: stages that no metric names, and ``other``.
     """
     frame = log.frame
@@ -97,6 +98,8 @@ def measurements_of(log: StepLog, number: int, features: Features) -> list[Measu
     for column, stages in log.covers.items():
         seconds = frame[column].to_numpy(dtype=np.float64)
         covered = tuple(stage for stage in stages if stage in running) or stages
+        if log.rewards_along and "gen" in stages:
+            covered = tuple(stage for stage in covered if stage != "reward")
         named.update(stages)
         if column in log.not_fitted:
             continue

@@ -78,7 +78,9 @@ class Baseline:
         self._kernels = self._kernel_seconds() if UTILIZATION_KERNELS in names else None
         """By step, of decode and prefill on all devices, on the machine as given."""
         self._stages = [stage for stage in STAGES if run.get(stage, True)]
-        found = terms_of(self._stages, self._features)
+        # A few numbers do not tell seconds of a step's scoring from those of its batches.
+        woken = scenario.costs.terms.reward_phase_s > 0
+        found = [name for name in terms_of(self._stages, self._features) if woken or name != "reward_phase_s"]
         self.terms = [name for name in found if name in CostTerms.model_fields]
         """Unknowns that its seconds depend on."""
 

@@ -147,8 +147,9 @@ def terms_of(stages: Sequence[str], features: Sequence[Features]) -> list[str]:
             found += [TOOL_TOKENS] if any(each.tools for each in features) else []
             found += [TOOL_WAIT] if any(each.wait.max() > 0 for each in features) else []
         elif stage == "reward":
-            found += ["score", "piece_fixed_s"] if _any(features, "scores") else []
-            found += ["score_batch_s", "reward_phase_s"]
+            scored = ["score", "score_batch_s", "piece_fixed_s"]
+            found += scored if _any(features, "scores") else ["score_batch_s"]
+            found.append("reward_phase_s")
         elif stage == OTHER:
             found.append("other_s")
         else:

@@ -145,14 +145,15 @@ def read_step_log(
     gathered = gather([[_known(each, names, given) for each in found] for _, found in records], str(root))
     gathered.left_out.update(reading.left_out)
     gathered.left_out.update(_valueless(reading, names, given, gathered))
-    lines = [figures for _, found in records for _, figures in found]
+    numbered = [line for _, found in records for line in found]
+    lines = [figures for _, figures in numbered]
     if TIMING_STEP not in given and any(_figure(each, names.late_beside) is not None for each in lines):
         _with_late_steps(gathered)
     if not any(column.startswith("timing_s/") for column in given):
         if said := overlap_metric(lines, names):
             leave_out_waits(gathered, said)
         leave_out_locked(gathered, names)
-    if said := replaced_note(lines, names):
+    if said := replaced_note(numbered, names, gathered.rows):
         gathered.note(said)
     return step_log(root, names, gathered, [file for file, found in records if found], unit)
 

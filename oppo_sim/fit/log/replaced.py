@@ -1,31 +1,37 @@
 """Groups that were dropped while others were generated in their place, one by one: what is generated is more
 than what is trained, and no count of batches says by how much."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from oppo_sim.fit.log.names import LogNames
+from oppo_sim.fit.log.segments import Line
 from oppo_sim.traces.importers.figures import PREFIXES
 
 _ALL: Final = 100.0
 """Percent."""
 
 
-def replaced_note(lines: Iterable[Mapping[str, float]], names: LogNames) -> str | None:
-    """What a user should know of it; None: the log tells of no such group."""
+def replaced_note(lines: Iterable[Line], names: LogNames, rows: Collection[int]) -> str | None:
+    """What a user should know of it; None: the log tells of no such group. ``rows``: steps of the log, of
+    which those that dropped none may not have the metric."""
     wanted = [
         *((name, _dropped) for name in names.replaced),
         *((name, _not_kept) for name in names.kept_percent),
     ]
-    logged = list(lines)
+    # Lines without a step are counted, each as one.
+    logged = [(number if step is None else step, figures) for number, (step, figures) in enumerate(lines)]
     for name, tells in wanted:
-        values = [value for figures in logged if (value := _sum_of(figures, name)) is not None]
-        steps = sum(map(tells, values))
+        steps = {
+            step
+            for step, figures in logged
+            if step in rows and (value := _sum_of(figures, name)) is not None and tells(value)
+        }
         if steps:
             return (
-                f"groups were dropped and others generated in their place in {steps} of {len(values)} steps"
-                f" ({name}): generation is of more rollouts than the scenario's batch, and the fit takes"
-                " their seconds for slower decoding; --leave-out gen fits the rest alone"
+                f"groups were dropped and others generated in their place in {len(steps)} of"
+                f" {len(rows)} steps ({name}): generation is of more rollouts than the scenario's batch, and"
+                " the fit takes their seconds for slower decoding; --leave-out gen fits the rest alone"
             )
     return None
 

@@ -84,6 +84,10 @@ def _always_zero(lines: Lines) -> Lines:
     return [with_value(line, "timing_s/update_weights", lambda _s: 0.0) for line in lines]
 
 
+def _steps_of_zero(lines: Lines) -> Lines:
+    return [with_value(line, "timing_s/step", lambda _s: 0.0) for line in lines]
+
+
 def _always_nan(lines: Lines) -> Lines:
     return [with_value(line, "timing_s/update_weights", lambda _s: float("nan")) for line in lines]
 
@@ -105,6 +109,7 @@ CASES: Final[dict[str, tuple[Callable[[Lines], Lines], str, int]]] = {
     "zero seconds": (_zero, "step whose generation or whole took zero seconds", 1),
     "negative seconds": (_negative, NEGATIVE, 1),
     "a stage of zero seconds": (_always_zero, "timing_s/update_weights of zero seconds", STEPS),
+    "whole steps of zero seconds": (_steps_of_zero, "timing_s/step of zero seconds", STEPS),
     "a stage that is no number": (
         _always_nan,
         "timing_s/update_weights that is no number in any step",

@@ -308,9 +308,9 @@ def _without_impossible(frame: "pd.DataFrame", columns: list[str], gathered: Gat
     negative = (frame[columns] < 0).any(axis=1)
     if negative.any():
         gathered.left_out["step with negative seconds"] += int(negative.sum())
-    nothing = ~negative & (frame[[c for c in (timing("gen"), TIMING_STEP) if c in frame]] <= _NOTHING_S).any(
-        axis=1
-    )
+    zeros = frame[[c for c in (timing("gen"), TIMING_STEP) if c in frame]] <= _NOTHING_S
+    zeros = zeros.loc[:, (~zeros & frame[zeros.columns].notna()).any()]  # one of zeros alone is not logged
+    nothing = ~negative & zeros.any(axis=1)
     if nothing.any():
         gathered.left_out["step whose generation or whole took zero seconds"] += int(nothing.sum())
     empty = ~negative & ~nothing & frame[inside].isna().all(axis=1)

@@ -131,5 +131,5 @@ def test_a_console_that_names_no_lengths_is_answered_with_the_file_that_does(
     for source in ("auto", "prime_rl"):
         assert "prime-rl's console" in (said := refused(source, path, rows_per_step=8))
         assert "metrics.jsonl" in said
-    with pytest.raises(OppoError, match=r"prime-rl's console, .* give the metrics.jsonl"):
-        read_step_log(path)
+        with pytest.raises(OppoError, match=r"prime-rl's console, .* give the metrics.jsonl"):
+            read_step_log(path, framework=source)

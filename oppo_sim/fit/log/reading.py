@@ -172,8 +172,10 @@ def _records(files: Sequence[Path], reading: Reading, root: Path) -> list[tuple[
                 reading.left_out[OTHER_KIND] += 1
         else:
             records.append((file, _without_cut_numbers(file, lines, reading)))
-    if other is not None and not any(lines for _, lines in records):
-        raise other
+    if any(lines for _, lines in records):
+        return records
+    if said := other or refused_console(file for file, _ in records):
+        raise said
     return records
 
 
@@ -312,9 +314,7 @@ def _framework(
     if any(column.startswith("timing_s/") for column in given):
         return LogNames("own names", "generic", (), ())
     if not any(found for _, found in records):
-        raise refused_console(file for file, _ in records) or OppoError(
-            f"{root} holds no figures of any step: is it the log of a training run?"
-        )
+        raise OppoError(f"{root} holds no figures of any step: is it the log of a training run?")
     raise OppoError(
         f"{root} names no seconds of a stage that are known here ({', '.join(by_name)}):"
         f" {_perhaps_seconds(records)}"

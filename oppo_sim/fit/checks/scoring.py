@@ -14,9 +14,9 @@ from oppo_sim.fit.terms.stages import Measurement
 _MATTERS: Final = 0.01
 """Of all seconds that a log names."""
 _OF: Final = {
-    "piece_fixed_s": "each rollout",
-    "score_batch_s": "each scoring batch",
-    "reward_phase_s": "each step (a reward model that is woken)",
+    "piece_fixed_s": ("each rollout", ""),
+    "score_batch_s": ("each scoring batch", ""),
+    "reward_phase_s": ("each step", "waking a reward model, "),
 }
 
 
@@ -37,10 +37,14 @@ def constants_not_told_apart(
     notable = [term for term in _OF if most.get(term, 0.0) >= _MATTERS]
     if len(notable) < 2:
         return []
-    ways = [f"{_OF[term]} ({term}, up to {unclear[term].posterior[-1]:.2g} s)" for term in notable]
+    ways = [
+        f"{whose} ({term}, {what}up to {unclear[term].posterior[-1]:.2g} s)"
+        for term in notable
+        for whose, what in [_OF[term]]
+    ]
     return [
         f"scoring has seconds beside its tokens, and these logs do not tell whether of {', '.join(ways[:-1])}"
-        f" or {ways[-1]}: the draws hold each. Policies that stream repeat a rollout's for every chunk, and"
-        " hide a step's behind generation, so their intervals are wide by it. If you know which, state"
-        " the others as 0 under costs.terms of the scenario and fit again"
+        f" or {ways[-1]}. The draws hold each, so intervals of policies that stream are wide: they repeat a"
+        " rollout's for every chunk, and hide a step's behind generation. If you know which it is, state the"
+        " others as 0 under costs.terms of the scenario and fit again"
     ]

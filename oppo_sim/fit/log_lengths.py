@@ -125,7 +125,7 @@ def lengths_of_logs(logs: Sequence[StepLog], scenario: Scenario, seed: int) -> L
     source = "of the rollouts" if known else "rebuilt from the figures"
     said = f"lengths {source} of {len(responses)} steps{_other_steps(len(responses), scenario)}"
     if scenario.group_size > 1:
-        said += f", samples of a prompt alike (correlation {alike:.2f})"
+        said += f", correlation {alike:.2f} of the samples of a prompt"
     takes_turns = scenario.rollout.batching != "static"
     return LogLengths(_frame(prompts, responses, scenario.group_size, cut), "", said, takes_turns)
 

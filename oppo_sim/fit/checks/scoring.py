@@ -43,8 +43,8 @@ def constants_not_told_apart(
         for whose, what in [_OF[term]]
     ]
     return [
-        f"scoring has seconds beside its tokens, and these logs do not tell whether of {', '.join(ways[:-1])}"
-        f" or {ways[-1]}. The draws hold each, so intervals of policies that stream are wide: they repeat a"
-        " rollout's for every chunk, and hide a step's behind generation. If you know which it is, state the"
-        " others as 0 under costs.terms of the scenario and fit again"
+        "scoring may take seconds beside its tokens, and these logs do not tell whether of"
+        f" {', '.join(ways[:-1])} or {ways[-1]}. The draws hold each: intervals of policies that stream,"
+        " which repeat a rollout's for every chunk and hide a step's behind generation, are wider by it. If"
+        " you know which it is, state the others as 0 under costs.terms of the scenario and fit again"
     ]

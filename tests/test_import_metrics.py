@@ -1,6 +1,7 @@
 """Per-step figures of every framework: read from what they log, and lengths drawn that fit them."""
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from oppo_sim.fit.log.reading import read_step_log
 from oppo_sim.traces.importers import import_log
 from tests.import_cases import column, refused, simulated, write_lines
 
@@ -341,6 +343,24 @@ def test_tensorboards_own_files(tensor: bool, tmp_path: Path) -> None:
     )
     path.write_bytes(b"\x05\0\0\0\0\0\0\0aaaa\xff\xff\xff\xff\xffbbbb")
     assert "no TensorBoard event file" in refused("verl", path, rows_per_step=8)
+
+
+@pytest.mark.parametrize("kind", ["events", "json", "csv"])
+def test_scalars_of_tensorboard_that_are_no_number_are_counted(kind: str, tmp_path: Path) -> None:
+    known = {"timing_s/gen": 20.0, "timing_s/step": 40.0, "response_length/mean": 300.0}
+    records = b"".join(
+        event(step, {**known, **({"timing_s/ref": math.nan} if kind == "events" else {})})
+        for step in range(3)
+    )
+    (tmp_path / "events.out.tfevents.1700000000.host.1.0").write_bytes(records)
+    name = tmp_path / "run-a-tag-timing_s_ref"
+    if kind == "json":
+        name.with_suffix(".json").write_text("[[1.7e9, 0, NaN], [1.7e9, 1, NaN], [1.7e9, 2, null]]")
+    elif kind == "csv":
+        name.with_suffix(".csv").write_text("Wall time,Step,Value\n1.7e9,0,nan\n1.7e9,1,nan\n1.7e9,2,nan\n")
+    log = read_step_log(tmp_path)
+    assert list(log.covers) == ["timing_s/gen"]
+    assert log.left_out == {"timing_s/ref that is no number in any step": 3}
 
 
 def one(**figures: float) -> list[dict[str, Any]]:

@@ -9,12 +9,13 @@ from typing import Final
 from oppo_sim.errors import OppoError
 from oppo_sim.files import file_errors
 from oppo_sim.traces.importers.logged_steps import Figures
+from oppo_sim.traces.importers.reading import Reading
 
 _MOST_RECORD: Final = 64 << 20
 """Bytes."""
 
 
-def event_figures(path: Path) -> Iterator[Figures]:
+def event_figures(path: Path, reading: Reading) -> Iterator[Figures]:
     """Scalars of a TensorBoard event file: records of (length, check, data: an ``Event`` message, check).
 
     Raises OppoError for a damaged file.
@@ -35,8 +36,10 @@ def event_figures(path: Path) -> Iterator[Figures]:
                 raise OppoError(
                     f"{path} is no TensorBoard event file, or a damaged one: copy it again"
                 ) from None
-            if figures:
-                yield step, figures
+            known = {name: value for name, value in figures.items() if math.isfinite(value)}
+            reading.valueless.update(figures.keys() - known.keys())
+            if known:
+                yield step, known
 
 
 def _event(data: bytes) -> tuple[int, dict[str, float]]:
@@ -51,7 +54,7 @@ def _event(data: bytes) -> tuple[int, dict[str, float]]:
                 if inner == 1 and isinstance(part, bytes):
                     fields = dict(_message(part))
                     scalar = _scalar(fields)
-                    if scalar is not None and math.isfinite(scalar):
+                    if scalar is not None:
                         figures[bytes(fields.get(1, b"")).decode("utf-8", "replace")] = scalar
     return step, figures
 

@@ -70,7 +70,7 @@ def read_metrics(path: Path, reading: Reading) -> Iterator[Figures]:
     file of another kind."""
     name = plain_name(path)
     if "tfevents" in name:
-        yield from event_figures(path)
+        yield from event_figures(path, reading)
     elif name.endswith(".wandb"):
         raise NoMetrics(
             f"{path} is wandb's own binary log, which only wandb reads: export the run's history as CSV or"
@@ -214,6 +214,9 @@ def _json(path: Path, reading: Reading) -> Iterator[Figures]:
     for number, each in enumerate(value, start=1):
         place = Place(path, number, "entry")
         if isinstance(each, list):
+            if len(each) == 3 and is_valueless(each[2]):
+                reading.valueless[tag_of(path)] += 1
+                continue
             if len(each) != 3 or not all(_is_number(part) for part in each):
                 raise place.error(
                     "this is not [wall time, step, value] as TensorBoard exports: export it again"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from oppo_sim.errors import OppoError
+from oppo_sim.runs.differing import differing
 from oppo_sim.runs.journal import FORMAT, Journal, known_keys, read_head
 from oppo_sim.runs.request import RunRequest, RunResult
 from oppo_sim.runs.store import RunStore
@@ -105,3 +106,14 @@ def test_totals_come_back_bit_by_bit(tmp_path: Path) -> None:
         assert json.dumps(back.totals) == json.dumps(totals)
         assert (back.engine, again["failed"].error) == ("simpy", "no memory")
     assert all("NaN" not in line for line in (tmp_path / "runs.jsonl").read_text().splitlines())
+
+
+def test_settings_that_differ_are_named_with_both_values() -> None:
+    """One that is missing on one side is not set there; long values are not shown twice alike."""
+    kept = {"batch": 4, "costs": {"kind": "linear", "note": None}, "lengths": [*range(100)]}
+    given = {"batch": 4, "costs": {"kind": "roofline", "device": "A100"}, "lengths": [*range(101)]}
+    assert differing(kept, given) == (
+        'costs.kind is "linear" there and "roofline" here, costs.device is not set there and "A100" here,'
+        " lengths differs"
+    )
+    assert differing(kept, {**kept, "new": None}) == ""

@@ -16,7 +16,7 @@ _MATTERS: Final = 0.01
 _OF: Final = {
     "piece_fixed_s": ("each rollout", ""),
     "score_batch_s": ("each scoring batch", ""),
-    "reward_phase_s": ("each step", "waking a reward model, "),
+    "reward_phase_s": ("each step", "such as waking a reward model, "),
 }
 
 

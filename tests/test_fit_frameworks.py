@@ -1,6 +1,7 @@
 """What a framework's log says beside its stages: groups that were replaced, whose GPUs are shared, how many
 rollouts a step trains, and metrics that wait for another stage."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.log.reading import StepLog, read_step_log
 from oppo_sim.simulation import simulate
-from tests.fit_logs import ALL, TRUTH, fit_scenario, short_chains
+from tests.fit_logs import ALL, TRUTH, fit_scenario, short_chains, verl_log
 from tests.import_cases import write_lines
 from tests.test_fit_reading import reasons
 
@@ -226,6 +227,22 @@ def slime_lines(unnamed_s: float) -> list[dict[str, float]]:
             }
         )
     return lines
+
+
+def test_rewards_of_verls_reward_loop_are_hidden_behind_generation(tmp_path: Path) -> None:
+    """``timing_s/reward`` holds no more than reading them: the reward model is not free."""
+    log = verl_log(tmp_path / "a.log", fit_scenario(), TRUTH, noise=0.01)
+    loop = tmp_path / "b.log"
+    loop.write_text(re.sub(r"timing_s/reward:\S+", "timing_s/reward:4e-05", log.read_text()))
+    with short_chains():
+        timed, along = (fit(path, fit_scenario(), fit_steps=ALL, draws=50) for path in (log, loop))
+    said = "so they were computed as rollouts finished"
+    assert not any(said in note for note in timed.notes)
+    (note,) = (note for note in along.notes if said in note)
+    assert "rollout-overlap" in note
+    assert "score" not in {each.term for each in along.estimates} and along.point.score == 1.0
+    unnamed = timed.point.other_s + timed.parts[0].log.frame["timing_s/reward"].median()
+    assert along.point.other_s == pytest.approx(unnamed, rel=0.1)
 
 
 def test_rewards_that_slime_computes_within_generation_are_hidden_behind_it(tmp_path: Path) -> None:

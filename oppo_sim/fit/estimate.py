@@ -21,7 +21,7 @@ from oppo_sim.fit.checks.identify import (
 from oppo_sim.fit.checks.judging import Judgement, judge, predict
 from oppo_sim.fit.checks.periodic import in_words, with_periodic
 from oppo_sim.fit.checks.plausible import overlaps, refuse_twice, refuse_units
-from oppo_sim.fit.checks.rewards_along import rewards_along
+from oppo_sim.fit.checks.rewards_along import rewards_along, with_hidden_rewards
 from oppo_sim.fit.checks.scoring import constants_not_told_apart
 from oppo_sim.fit.checks.surprising import surprises
 from oppo_sim.fit.checks.trends import Trend, trends_of
@@ -340,7 +340,7 @@ def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
     if run is not scenario:
         scenario = run
         features, kept = features_of(scenario)
-    kept = replace(kept, notes=(*kept.notes, *said))
+    kept = with_hidden_rewards(replace(kept, notes=(*kept.notes, *said)), features)
     members = tuple(measurements_of(kept, number, features))
     if not members:
         raise OppoError(f"{log.name} has no step with both lengths and seconds: nothing can be fitted")

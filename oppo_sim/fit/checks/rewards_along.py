@@ -1,38 +1,68 @@
-"""Logs of runs that compute rewards as rollouts finish: scoring is hidden behind their generation."""
+"""Runs that compute rewards as rollouts finish: scoring is hidden behind their generation."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from oppo_sim.columns import timing
+from oppo_sim.fit.log.reading import StepLog
 from oppo_sim.fit.log_part import LogPart
+from oppo_sim.fit.terms.features import Features
 
 _MATTERS: Final = 0.01
-"""Share of the metric."""
+"""Share of generation."""
+_HARDLY: Final = 0.01
+"""Share of the scenario's scoring."""
+_REWARD: Final = timing("reward")
+
+
+def with_hidden_rewards(log: StepLog, features: Features) -> StepLog:
+    """verl times rewards by themselves, but where its reward loop has them beside generation (a rule, or a
+    reward model with GPUs of its own; ``agent_reward_loop`` of 2026), the metric holds hardly any seconds.
+    They are not those of the scenario's reward model."""
+    if log.framework != "verl" or log.covers.get(_REWARD) != ("reward",) or timing("gen") not in log.covers:
+        return log
+    scoring, logged = _scoring_s(features), float(log.frame[_REWARD].median())
+    if logged >= _HARDLY * scoring or scoring < _MATTERS * float(log.frame[timing("gen")].median()):
+        return log
+    covers = {column: stages for column, stages in log.covers.items() if column != _REWARD}
+    return replace(log, covers=covers, rewards_hidden=True)
 
 
 def rewards_along(parts: Sequence[LogPart]) -> list[str]:
-    """A sentence for each log whose metric of generation holds scoring, where its scenario has some."""
+    """A sentence for each log whose generation hides scoring, where its scenario has some."""
     said = []
     for part in parts:
-        metric = next((each for each in part.members if each.column == timing("gen+reward")), None)
-        if metric is None or not part.log.rewards_along:
+        log = part.log
+        metric = next((each for each in part.members if "gen" in each.stages), None)
+        if metric is None or not log.rewards_along:
             continue
-        scoring = float(np.median(part.features.score.max(axis=0)))
-        seconds = float(np.nanmedian(metric.seconds))
+        scoring, seconds = _scoring_s(part.features), float(np.nanmedian(metric.seconds))
         if scoring < _MATTERS * seconds:
             continue
+        seen = (
+            f"its rewards take {log.frame[_REWARD].median():.2g} s a step, so they were computed as rollouts"
+            " finished. Generation was"
+            if log.rewards_hidden
+            else f"{log.framework} computes rewards as rollouts finish, within its seconds of generation."
+            " These were"
+        )
+        too_long = (
+            ". Scoring would take longer than generation: correct the scenario's reward_model or"
+            " scoring.num_workers"
+            if scoring > seconds
+            else ""
+        )
         said.append(
-            f"{part.log.name}: {part.log.framework} computes rewards as rollouts finish, within its seconds"
-            f" of generation. These were fitted as generation alone; scoring, {scoring:.2g} s a step by the"
-            " scenario's costs, stays as the scenario has it. So this run is rollout-overlap: hold other"
-            " policies against its row of oppo compare, not against sequential"
-            + (
-                ". Scoring would take longer than generation: correct the scenario's reward_model or"
-                " scoring.num_workers"
-                if scoring > seconds
-                else ""
-            )
+            f"{log.name}: {seen} fitted without them; scoring, {scoring:.2g} s a step by the scenario's"
+            " costs, stays as the scenario has it. So this run is rollout-overlap: hold other policies against"
+            f" its row of oppo compare, not against sequential{too_long}"
         )
     return said
+
+
+def _scoring_s(features: Features) -> float:
+    """Of the median step, by the scenario's costs."""
+    return float(np.median(features.score.max(axis=0)))

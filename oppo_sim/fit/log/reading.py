@@ -96,12 +96,14 @@ class StepLog:
     """Lengths are known not to hold what tools answered."""
     not_fitted: tuple[str, ...] = ()
     """Columns that are left out of the fit (``leaving_out``)."""
+    rewards_hidden: bool = False
+    """Its metric of rewards holds hardly any seconds, since they were computed behind generation."""
 
     @property
     def rewards_along(self) -> bool:
-        """Rewards were computed as rollouts finished, within the seconds of generation."""
+        """Rewards were computed as rollouts finished, behind generation."""
         together = any({"gen", "reward"} <= set(stages) for stages in self.covers.values())
-        return together and self.framework in REWARDS_ALONG
+        return self.rewards_hidden or (together and self.framework in REWARDS_ALONG)
 
     def since(self, step: int) -> "StepLog":
         """Without the steps before ``step``, which are counted. Raises OppoError where none is left."""

@@ -94,7 +94,7 @@ def measurements_of(log: StepLog, number: int, features: Features) -> list[Measu
     whole, left = seconds_beyond(log) if TIMING_STEP in frame else (None, None)
     running = {"gen", "reward", *(stage for stage, base in features.stages.items() if base.max() > 0)}
     found: list[Measurement] = []
-    named: set[str] = set()
+    named = {"reward"} if log.rewards_along else set[str]()
     for column, stages in log.covers.items():
         seconds = frame[column].to_numpy(dtype=np.float64)
         covered = tuple(stage for stage in stages if stage in running) or stages

@@ -57,8 +57,8 @@ def rewards_along(parts: Sequence[LogPart]) -> list[str]:
         )
         said.append(
             f"{log.name}: {seen} fitted without them; scoring, {scoring:.2g} s a step by the scenario's"
-            " costs, stays as the scenario has it. So this run is rollout-overlap: hold other policies against"
-            f" its row of oppo compare, not against sequential{too_long}"
+            " costs, stays as the scenario has it. So this run is rollout-overlap: hold other policies"
+            f" against its row of oppo compare, not against sequential{too_long}"
         )
     return said
 

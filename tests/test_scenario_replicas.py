@@ -63,6 +63,23 @@ def test_settings_that_are_laid_over_a_file_decide_again(tmp_path: Path) -> None
             assert load_scenario(tmp_path / "f.yaml", [f"{field}={value}"]).split == each.split
 
 
+@pytest.mark.parametrize("given", ["file", "set"])
+def test_gpus_that_are_given_stay_under_nodes_of_another_size(given: str, tmp_path: Path) -> None:
+    """In a sweep, too, whether the file gives them or --set."""
+    file, overrides = tmp_path / "f.yaml", [] if given == "file" else ["cluster.num_gpus=16"]
+    cluster = "cluster: {num_gpus: 16}\n" if given == "file" else ""
+    nodes = (
+        "trainer: {n_gpus_per_node: 8}\n" if given == "file" else "trainer: {n_gpus_per_node: 8, nnodes: 1}\n"
+    )
+    file.write_text(VERL + cluster + nodes + ENGINE)
+    resolver = Resolver(load_scenario(file, overrides), steps=3)
+    found = scenario_of(resolver.resolve({"trainer.n_gpus_per_node": 4}).request)
+    alone = load_scenario(file, [*overrides, "trainer.n_gpus_per_node=4"])
+    assert (found.num_gpus, found.rollout.num_replicas) == (16, alone.rollout.num_replicas) == (16, 4)
+    with pytest.raises(OppoError, match=r"cluster.num_gpus_per_node 12 does not divide cluster.num_gpus 16"):
+        resolver.resolve({"cluster.num_gpus_per_node": 12})
+
+
 def test_gpus_that_are_no_whole_nodes_of_the_size_laid_over_them_are_refused() -> None:
     given = "cluster: {num_gpus: 8}\nrollout: {num_replicas: 2}\n" + ENGINE
     with pytest.raises(

@@ -122,9 +122,9 @@ def scenario_from_plain(
     translated = _in_file(where, data, canonical)
     merged, over = overridden(translated.data, parsed, canonical)
     merged.setdefault("name", default_name)
-    names = {**(given_as or {}), **translated.given_as, **over.given_as}
+    names = {**(given_as or {}), **translated.given_as}
     try:
-        merged, names, engines = with_engines(merged, translated.data, over.data, names)
+        merged, names, engines = with_engines(merged, translated.data, over.data, names, over.given_as)
         stated = merged
         merged = with_split(merged)
     except OppoError as error:

@@ -30,32 +30,38 @@ class Engines(NamedTuple):
     sentences: list[str]
 
 
-def with_engines(data: Plain, below: Plain, over: Plain, given_as: Mapping[str, str]) -> Engines:
+def with_engines(
+    data: Plain, below: Plain, over: Plain, given_as: Mapping[str, str], over_as: Mapping[str, str]
+) -> Engines:
     """Scenario data with the ``cluster.num_gpus`` that its nodes have and the ``rollout.num_replicas`` that
     verl's GPUs make; what was derived ``below`` is derived again from what is laid ``over`` it.
 
-    ``given_as``: of ``data`` (``aliases.Translated``), or as a scenario remembers it. Raises OppoError for
-    nodes that the GPUs given below are not whole ones of.
+    ``given_as``: of ``below`` (``aliases.Translated``), or as a scenario remembers it; ``over_as``: of
+    ``over``. Raises OppoError for nodes that the GPUs given below are not whole ones of.
     """
-    names = dict(given_as)
-    nodes, said = _with_nodes(data, below, over, names)
+    names = {**given_as, **over_as}
+    verl = _of_verl(names)
+    if "num_gpus" in _section(over, "cluster") and _GPUS not in over_as:
+        names.pop(_GPUS, None)
+    by = over_as.get(_GPUS_A_NODE, _GPUS_A_NODE)
+    nodes, said = _with_nodes(data, below, over, names, by)
     if "num_replicas" in _section(over, "rollout"):
         names.pop(_REPLICAS, None)
     elif names.pop(_REPLICAS, None) == _A_NODE:
         kept = {name: value for name, value in _section(nodes, "rollout").items() if name != "num_replicas"}
         nodes = {**nodes, "rollout": kept}
-    found, engines = _with_replicas(nodes, names)
-    if engines:
-        names.setdefault(_GPUS, _NODES)
-    if _of_verl(names) and "num_replicas" not in _section(nodes, "rollout"):
+    found, engines = _with_replicas(nodes, names) if verl else (dict(nodes), [])
+    if engines and _section(nodes, "cluster").get("num_gpus") is None:
+        names[_GPUS] = _NODES
+    if verl and "num_replicas" not in _section(nodes, "rollout"):
         names[_REPLICAS] = _A_NODE
     return Engines(found, names, [*said, *engines])
 
 
 def _with_nodes(
-    data: Plain, below: Plain, over: Plain, given_as: Mapping[str, str]
+    data: Plain, below: Plain, over: Plain, given_as: Mapping[str, str], by: str
 ) -> tuple[Plain, list[str]]:
-    """As many nodes as there were, where others are laid over them."""
+    """As many nodes as there were, where others are laid over them, by that name."""
     cluster, before = _section(data, "cluster"), _section(below, "cluster")
     size, total = _section(over, "cluster").get("num_gpus_per_node"), before.get("num_gpus")
     if "num_gpus" in _section(over, "cluster") or type(size) is not int or type(total) is not int or size < 1:
@@ -63,12 +69,11 @@ def _with_nodes(
     name, was = given_as.get(_GPUS, ""), before.get("num_gpus_per_node")
     if name in _NODES_NAMES and type(was) is int and was > 0 and total % was == 0:
         nodes = total // was
-        by = given_as.get(_GPUS_A_NODE, _GPUS_A_NODE)
         said = f"{name} {nodes} with {by} {size} is {_GPUS}: {nodes * size}"
         return {**data, "cluster": {**cluster, "num_gpus": nodes * size}}, [said]
     if given_as.get(_GPUS_A_NODE) == _A_NODE and total % size:
         raise OppoError(
-            f"{_A_NODE} {size} does not divide {_GPUS} {total}, which is given beside it: give {_NODES} or"
+            f"{by} {size} does not divide {_GPUS} {total}, which is given beside it: give {_NODES} or"
             f" {_GPUS} too"
         )
     return data, []
@@ -79,7 +84,7 @@ def _with_replicas(data: Plain, given_as: Mapping[str, str]) -> tuple[dict[str, 
     cluster, costs = _section(data, "cluster"), _section(data, "costs")
     rollout = data.get("rollout", {})
     no_mapping = not isinstance(rollout, Mapping)  # refused where the scenario is checked
-    if not _of_verl(given_as) or no_mapping or "num_replicas" in rollout or not _one_pool(data):
+    if no_mapping or "num_replicas" in rollout or not _one_pool(data):
         return dict(data), []
     total, degree = cluster.get("num_gpus"), _section(costs, "rollout").get("tensor_parallel", 1)
     said = []
@@ -103,7 +108,11 @@ def _with_replicas(data: Plain, given_as: Mapping[str, str]) -> tuple[dict[str, 
 
 
 def _of_verl(given_as: Mapping[str, str]) -> bool:
-    return given_as.get(_GPUS_A_NODE) == _A_NODE or given_as.get(_GPUS) == _NODES
+    return (
+        given_as.get(_GPUS_A_NODE) == _A_NODE
+        or given_as.get(_GPUS) == _NODES
+        or given_as.get(_REPLICAS) == _A_NODE
+    )
 
 
 def _one_pool(data: Plain) -> bool:

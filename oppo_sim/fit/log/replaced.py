@@ -19,17 +19,17 @@ def replaced_note(lines: Iterable[Line], names: LogNames, rows: Collection[int])
         *((name, _dropped) for name in names.replaced),
         *((name, _not_kept) for name in names.kept_percent),
     ]
-    # Lines without a step are counted, each as one.
-    logged = [(number if step is None else step, figures) for number, (step, figures) in enumerate(lines)]
+    # Lines that name no step are one each.
+    logged = [(-1 - number if step is None else step, each) for number, (step, each) in enumerate(lines)]
     for name, tells in wanted:
         steps = {
             step
             for step, figures in logged
-            if step in rows and (value := _sum_of(figures, name)) is not None and tells(value)
+            if (step < 0 or step in rows) and (value := _sum_of(figures, name)) is not None and tells(value)
         }
         if steps:
             return (
-                f"groups were dropped and others generated in their place in {len(steps)} of"
+                f"groups were dropped and others generated in their place in {min(len(steps), len(rows))} of"
                 f" {len(rows)} steps ({name}): generation is of more rollouts than the scenario's batch, and"
                 " the fit takes their seconds for slower decoding; --leave-out gen fits the rest alone"
             )

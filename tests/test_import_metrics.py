@@ -184,6 +184,11 @@ def test_means_over_several_steps_do_not_say_that_nothing_was_cut(tmp_path: Path
     assert "nothing was cut" not in notes
     assert cut_share(frame) == pytest.approx(0.05, abs=0.01)
     assert set(frame[frame["finish_reason"] == "length"]["response_length"]) == {512}
+    lines = {step: {**figures, "completions/max_length": 379.2} for step, figures in lines.items()}
+    _, provenance = import_log("trl", _trl_state(tmp_path / "trainer_state.json", lines), rows_per_step=400)
+    assert "cut at 380, the largest mean of 10 longest ones, though it was there or above" in str(
+        provenance["notes"]
+    )
 
 
 def test_openrlhf_has_a_mean_and_a_share(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def draw_steps(
             " figures"
         )
     longest = max((figures["max"] for figures in steps.values() if "max" in figures), default=None)
-    cut = _cut(steps, reading, longest)
+    cut = _cut(steps, reading, longest, steps_of_a_line)
     if steps_of_a_line > 1:
         reading.notes[
             f"a line holds means over {steps_of_a_line} steps: its longest and shortest response are means of"
@@ -81,7 +81,9 @@ def draw_steps(
         )
 
 
-def _cut(steps: Mapping[int, Mapping[str, float]], reading: Reading, longest: float | None) -> float | None:
+def _cut(
+    steps: Mapping[int, Mapping[str, float]], reading: Reading, longest: float | None, steps_of_a_line: int
+) -> float | None:
     if reading.options.max_response_length is not None:
         return float(reading.options.max_response_length)
     if not any(figures.get("clip_ratio", 0.0) > 0 for figures in steps.values()):
@@ -90,9 +92,14 @@ def _cut(steps: Mapping[int, Mapping[str, float]], reading: Reading, longest: fl
         raise OppoError(
             "the log has a share of cut responses but not where they were cut: give --max-response-length"
         )
+    longest = float(math.ceil(longest))
+    what = (
+        f"the largest mean of {steps_of_a_line} longest ones, though it was there or above"
+        if steps_of_a_line > 1
+        else "the longest that was logged"
+    )
     reading.notes[
-        f"responses were taken to be cut at {longest:g}, the longest that was logged: give"
-        " --max-response-length to say it"
+        f"responses were taken to be cut at {longest:g}, {what}: give --max-response-length to say it"
     ] += 1
     return longest
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.log.lengths import LengthFigures, rebuilt_lengths
+from oppo_sim.fit.log.rebuilt_lengths import LengthFigures, rebuilt_lengths
 
 
 @st.composite

@@ -28,7 +28,7 @@ from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.costs.uncertainty import machine_draws
 from oppo_sim.fit.call import observe
-from oppo_sim.fit.log.lengths import LengthFigures, rebuilt_lengths
+from oppo_sim.fit.log.rebuilt_lengths import LengthFigures, rebuilt_lengths
 from oppo_sim.runs.placement import placement_factor
 from oppo_sim.runs.ranges import machine_interval
 from oppo_sim.scenario.build import cost_context

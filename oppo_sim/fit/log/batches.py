@@ -13,7 +13,7 @@ import numpy.typing as npt
 from oppo_sim.columns import GENERATION_BATCHES, ROLLOUTS_ADMITTED, SLOWEST_LENGTH
 from oppo_sim.dynamic_sampling import DynamicSampling, PassRate
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.log.lengths import LengthFigures, rebuilt_lengths
+from oppo_sim.fit.log.rebuilt_lengths import LengthFigures, rebuilt_lengths
 from oppo_sim.scenario.load import scenario_from_plain
 
 if TYPE_CHECKING:

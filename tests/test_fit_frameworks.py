@@ -245,6 +245,36 @@ def test_rewards_of_verls_reward_loop_are_hidden_behind_generation(tmp_path: Pat
     assert along.point.other_s == pytest.approx(unnamed, rel=0.1)
 
 
+def test_verls_v1_trainer_that_times_no_rewards_computed_them_behind_generation(tmp_path: Path) -> None:
+    """It times them where a reward model shares the GPUs. Its advantages hold none, unlike those of 0.3."""
+    log = verl_log(tmp_path / "a.log", fit_scenario(), TRUTH, noise=0.01)
+    v1 = tmp_path / "v1.log"
+    v1.write_text(
+        re.sub(r"timing_s/reward:\S+", "training/off_policy/trajectory_spans/mean:1.0", log.read_text())
+    )
+    with short_chains():
+        result = fit(v1, fit_scenario(), fit_steps=ALL, draws=50)
+    (note,) = (note for note in result.notes if "as rollouts finished" in note)
+    assert "it times no rewards" in note and "So this run is rollout-overlap" in note
+    assert "score" not in {each.term for each in result.estimates} and result.point.score == 1.0
+    assert read_step_log(v1).covers["timing_s/adv"] == ("adv",)
+
+
+def test_a_run_that_overlaps_generation_with_training_is_no_rollout_overlap(tmp_path: Path) -> None:
+    log = verl_log(tmp_path / "a.log", fit_scenario(), TRUTH, noise=0.01)
+    beside = tmp_path / "b.log"
+    text = re.sub(r"timing_s/reward:\S+", "timing_s/reward:4e-05", log.read_text())
+    shorter = re.sub(
+        r"timing_s/step:np.float64\((\S+)\)", lambda at: f"timing_s/step:{float(at[1]) * 0.7}", text
+    )
+    beside.write_text(shorter)
+    with short_chains():
+        result = fit(beside, fit_scenario(), fit_steps=ALL, draws=50)
+    (note,) = (note for note in result.notes if "as rollouts finished" in note)
+    assert any("they overlap" in note for note in result.notes)
+    assert "rollout-overlap" not in note
+
+
 def test_rewards_that_slime_computes_within_generation_are_hidden_behind_it(tmp_path: Path) -> None:
     """The run is rollout-overlap. What no metric names is no doubt about the scenario."""
     path = history(tmp_path / "a.jsonl", *slime_lines(unnamed_s=60.0))

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from oppo_sim.columns import timing
+from oppo_sim.fit.checks.plausible import overlaps
 from oppo_sim.fit.log.reading import StepLog
 from oppo_sim.fit.log_part import LogPart
 from oppo_sim.fit.terms.features import Features
@@ -43,8 +44,7 @@ def rewards_along(parts: Sequence[LogPart]) -> list[str]:
         if scoring < _MATTERS * seconds:
             continue
         seen = (
-            f"its rewards take {log.frame[_REWARD].median():.2g} s a step, so they were computed as rollouts"
-            " finished. Generation was"
+            f"{_shown(log)}, so they were computed as rollouts finished. Generation was"
             if log.rewards_hidden
             else f"{log.framework} computes rewards as rollouts finish, within its seconds of generation."
             " These were"
@@ -57,10 +57,26 @@ def rewards_along(parts: Sequence[LogPart]) -> list[str]:
         )
         said.append(
             f"{log.name}: {seen} fitted without them; scoring, {scoring:.2g} s a step by the scenario's"
-            " costs, stays as the scenario has it. So this run is rollout-overlap: hold other policies"
-            f" against its row of oppo compare, not against sequential{too_long}"
+            f" costs, stays as the scenario has it{_policy(log)}{too_long}"
         )
     return said
+
+
+def _policy(log: StepLog) -> str:
+    """What the run is, where it generates first and trains then."""
+    if overlaps(log):
+        return ""
+    return (
+        ". So this run is rollout-overlap: hold other policies against its row of oppo compare, not against"
+        " sequential"
+    )
+
+
+def _shown(log: StepLog) -> str:
+    """Why rewards are taken as hidden."""
+    if _REWARD not in log.frame:
+        return f"it times no rewards, as {log.framework} does where they hold a step up"
+    return f"its rewards take {log.frame[_REWARD].median():.2g} s a step"
 
 
 def _scoring_s(features: Features) -> float:

@@ -62,6 +62,8 @@ class LogNames:
     beginning. Its seconds of generation are then what the trainer waited."""
     in_turns: tuple[str, ...] = ()
     """Metrics of a run that gives the GPUs from generation to training and back, whatever ``beside`` says."""
+    untimed_rewards: tuple[str, ...] = ()
+    """Metrics of a version that computes rewards as rollouts finish and then names no seconds of them."""
     locked: tuple[str, ...] = ()
     """Our columns that wait for generation where that is beside training."""
     made_tokens: bool = False
@@ -115,6 +117,8 @@ _VERL: Final = LogNames(
         "separate_async/*": 0.0,
         "training/off_policy/trajectory_staleness_worst/mean": 0.0,
     },
+    # The v1 trainer times rewards only where a reward model shares the GPUs of training.
+    untimed_rewards=("training/off_policy/trajectory_spans/mean", "training/num_turns/mean"),
     note="gen holds waking the engine, resharding and loading weights; step holds validation and checkpoints",
 )
 

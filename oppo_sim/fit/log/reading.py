@@ -97,7 +97,7 @@ class StepLog:
     not_fitted: tuple[str, ...] = ()
     """Columns that are left out of the fit (``leaving_out``)."""
     rewards_hidden: bool = False
-    """Its metric of rewards holds hardly any seconds, since they were computed behind generation."""
+    """Rewards were computed behind generation: their metric holds hardly any seconds, or there is none."""
 
     @property
     def rewards_along(self) -> bool:
@@ -157,7 +157,8 @@ def read_step_log(
         leave_out_locked(gathered, names)
     if said := replaced_note(numbered, names, gathered.rows):
         gathered.note(said)
-    return step_log(root, names, gathered, [file for file, found in records if found], unit)
+    hidden = timing("reward") not in given and _rewards_untimed(lines, names)
+    return step_log(root, names, gathered, [file for file, found in records if found], unit, hidden=hidden)
 
 
 def _records(files: Sequence[Path], reading: Reading, root: Path) -> list[tuple[Path, list[Figures]]]:
@@ -249,11 +250,34 @@ def _check_names(
             raise OppoError(f"--field {column}={name}: {root} has no metric '{name}'; {hint}")
 
 
-def step_log(root: Path, names: LogNames, gathered: Gathered, files: Sequence[Path], unit: str) -> StepLog:
-    """The table of what was gathered. Raises OppoError if no step has seconds."""
+def _rewards_untimed(lines: Sequence[Mapping[str, float]], names: LogNames) -> bool:
+    """Whether the log is of ``LogNames.untimed_rewards`` and names no seconds of rewards."""
+    timed = [name for each in names.stages if "reward" in each.covers for name in each.names]
+    if not names.untimed_rewards or any(_figure(each, timed) is not None for each in lines):
+        return False
+    return any(_figure(each, names.untimed_rewards) is not None for each in lines)
+
+
+def step_log(
+    root: Path,
+    names: LogNames,
+    gathered: Gathered,
+    files: Sequence[Path],
+    unit: str,
+    *,
+    hidden: bool = False,
+) -> StepLog:
+    """The table of what was gathered; ``hidden``: rewards are in none of its metrics (``rewards_hidden``).
+
+    Raises OppoError if no step has seconds.
+    """
     from oppo_sim.fit.log.cleaning import cleaned
 
     covers = _covers(names, {column for row in gathered.rows.values() for column in row})
+    if hidden:
+        covers = {
+            column: (*(each for each in stages if each != "reward"),) for column, stages in covers.items()
+        }
     frame, notes = cleaned(gathered, covers, unit, str(root))
     return StepLog(
         name=root.name,
@@ -264,6 +288,7 @@ def step_log(root: Path, names: LogNames, gathered: Gathered, files: Sequence[Pa
         tool_tokens_apart=names.made_tokens,
         left_out=dict(gathered.left_out),
         notes=(*gathered.notes, *notes),
+        rewards_hidden=hidden,
         files=tuple(
             {"name": shown_name(file, root), "bytes": file.stat().st_size, "sha256": sha256_of(file)}
             for file in files

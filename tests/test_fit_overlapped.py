@@ -32,12 +32,25 @@ WAITED = {
 
 @pytest.mark.parametrize("told", VERL_TOLD)
 def test_what_verls_trainer_waited_is_left_out_and_counted(told: str, tmp_path: Path) -> None:
-    log = read_step_log(console(tmp_path / "a.log", [(1, {told: 0.4}), (2, {told: 0.4})]))
+    figures = {told: 0.4, "timing_s/switch_to_trainer": 1.0}
+    log = read_step_log(console(tmp_path / "a.log", [(1, figures), (2, {told: 0.4})]))
     assert log.frame["timing_s/update_actor"].tolist() == [10.0, 10.0]
     assert {"timing_s/gen", "timing_s/step"}.isdisjoint(log.frame.columns)
     assert "2 timing_s/gen of a run that generates while it trains" in reasons(log)
     assert "2 timing_s/step of a run" in reasons(log)
     assert any(told in note and "still waited" in note for note in log.notes)
+
+
+def test_verls_colocated_run_that_carries_rollouts_is_not_said_to_generate_while_it_trains(
+    tmp_path: Path,
+) -> None:
+    """It takes turns; only the separate trainer switches engines over to training as it begins."""
+    late = {VERL_TOLD[-1]: 0.4}
+    log = read_step_log(console(tmp_path / "a.log", [(1, {VERL_TOLD[-1]: 0.0}), (2, late), (3, late)]))
+    assert {"timing_s/gen", "timing_s/step"}.isdisjoint(log.frame.columns)
+    assert "3 timing_s/gen of a run whose generation is not of whole batches" in reasons(log)
+    assert any("carries unfinished rollouts over (verl's colocate_async)" in note for note in log.notes)
+    assert not any("still waited" in note or "trainer waits" in note for note in log.notes)
 
 
 def test_rollouts_of_the_newest_weights_are_of_no_such_run(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ only where the log names them nowhere else (``also``): verl's ``gen`` wakes the 
 weights, so it holds ``update_weights`` unless a version logs that apart.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -62,6 +63,9 @@ class LogNames:
     beginning. Its seconds of generation are then what the trainer waited."""
     in_turns: tuple[str, ...] = ()
     """Metrics of a run that gives the GPUs from generation to training and back, whatever ``beside`` says."""
+    switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Metrics of ``beside`` that a run in turns has too where it carries unfinished rollouts, unless the log
+    has one of these."""
     untimed_rewards: tuple[str, ...] = ()
     """Metrics of a version that computes rewards as rollouts finish and then names no seconds of them."""
     locked: tuple[str, ...] = ()
@@ -116,6 +120,14 @@ _VERL: Final = LogNames(
         "fully_async/*": 0.0,
         "separate_async/*": 0.0,
         "training/off_policy/trajectory_staleness_worst/mean": 0.0,
+    },
+    # Its colocated mode lags as its separate one does; only that one takes engines down to begin with.
+    switches={
+        "training/off_policy/trajectory_staleness_worst/mean": (
+            "timing_s/switch_to_trainer",
+            "timing_s/switch_to_rollout",
+            "timing_s/switch_wait",
+        )
     },
     # The v1 trainer times rewards only where a reward model shares the GPUs of training.
     untimed_rewards=("training/off_policy/trajectory_spans/mean", "training/num_turns/mean"),

@@ -10,6 +10,7 @@ from oppo_sim.fit.log.segments import Gathered
 from oppo_sim.traces.importers.figures import PREFIXES, first_figure
 
 _LEFT_OUT: Final = "of a run that generates while it trains"
+_CARRIED: Final = "of a run whose generation is not of whole batches"
 _NOTABLE: Final = 0.2
 """Of a step, that a trainer waits for where generation holds it up."""
 _BESIDE: Final = {TIMING_STEP, STEP_SAVE_S, STEP_TESTING_S}
@@ -40,13 +41,23 @@ def _beginning(figures: Mapping[str, float], name: str) -> str | None:
     return next((each for each in figures if each.startswith(begins)), None)
 
 
-def leave_out_waits(gathered: Gathered, metric: str) -> None:
-    """Without generation, and without whole steps, which hold what is left of it."""
+def may_be_in_turns(lines: Iterable[Mapping[str, float]], metric: str, names: LogNames) -> bool:
+    """Whether a run in turns that carries rollouts over logs ``metric``, too (``LogNames.switches``)."""
+    switches = names.switches.get(metric, ())
+    return bool(switches) and not any(first_figure(each, switches, PREFIXES) is not None for each in lines)
+
+
+def leave_out_waits(gathered: Gathered, metric: str, *, in_turns: bool = False) -> None:
+    """Without generation, and without whole steps, which hold what is left of it. ``in_turns``: the run may
+    be one that carries rollouts over (``may_be_in_turns``)."""
     waited = _waited(gathered)
     for row in gathered.rows.values():
         for column in [each for each in row if each == TIMING_STEP or _holds_generation(each)]:
             del row[column]
-            gathered.left_out[f"{column} {_LEFT_OUT}"] += 1
+            gathered.left_out[f"{column} {_CARRIED if in_turns else _LEFT_OUT}"] += 1
+    if in_turns:
+        _say_in_turns(gathered, metric, waited)
+        return
     gathered.note(
         f"{metric} is logged by a run that generates while it trains: its seconds of generation are what the"
         " trainer still waited, and its steps hold that, so both are left out; fit a run that generates first"
@@ -58,6 +69,21 @@ def leave_out_waits(gathered: Gathered, metric: str) -> None:
             " generation holds the run up. If async of the written scenario is shorter than that (oppo"
             " compare --policies async), generation is slower than its priors say, and gains are of a"
             " faster engine than the run's"
+        )
+
+
+def _say_in_turns(gathered: Gathered, metric: str, waited: "_Waited | None") -> None:
+    gathered.note(
+        f"{metric} is above 0: the run carries unfinished rollouts over (verl's colocate_async) or generates"
+        " while it trains (separate_async), so its seconds of generation are not those of a batch, and its"
+        " steps hold them: both are left out; fit a synchronous run to know generation"
+    )
+    if waited is not None:
+        gathered.note(
+            f"generation, or the wait for it, takes {waited.seconds:.3g} s of a step of {waited.step:.3g} s"
+            " (medians). If the run's own policy (colocate_async: inter, separate_async: async) is shorter"
+            " than that in oppo compare, generation is slower than its priors say, and gains are of a faster"
+            " engine than the run's"
         )
 
 

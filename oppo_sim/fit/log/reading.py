@@ -29,7 +29,7 @@ from oppo_sim.columns import (
 from oppo_sim.errors import OppoError
 from oppo_sim.files import sha256_of
 from oppo_sim.fit.log.names import FRAMEWORKS, REWARDS_ALONG, LogNames
-from oppo_sim.fit.log.overlapped import leave_out_locked, leave_out_waits, overlap_metric
+from oppo_sim.fit.log.overlapped import leave_out_locked, leave_out_waits, may_be_in_turns, overlap_metric
 from oppo_sim.fit.log.replaced import replaced_note
 from oppo_sim.fit.log.segments import Gathered, gather
 from oppo_sim.traces.importers.bare_consoles import refused_console
@@ -153,7 +153,7 @@ def read_step_log(
         _with_late_steps(gathered)
     if not any(column.startswith("timing_s/") for column in given):
         if said := overlap_metric(lines, names):
-            leave_out_waits(gathered, said)
+            leave_out_waits(gathered, said, in_turns=may_be_in_turns(lines, said, names))
         leave_out_locked(gathered, names)
     if said := replaced_note(numbered, names, gathered.rows):
         gathered.note(said)

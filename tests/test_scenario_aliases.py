@@ -397,6 +397,16 @@ def test_modes_of_async_by_the_names_of_other_frameworks(text: str, field: str, 
     assert read(text).policy.settings[field] == value
 
 
+def test_verls_sampler_says_nothing_to_a_policy_that_carries_nothing() -> None:
+    """Its defaults are in every configuration of the v1 trainer, the synchronous ones included."""
+    sampler = "trainer: {v1: {sampler: {max_off_policy_threshold: 8, max_off_policy_strategy: drop}}}"
+    run = read(f"policy: sequential\n{sampler}")
+    assert run.policy.settings == {}
+    assert all(any(name in each for each in run.translations) for name in ("threshold: 8", '"drop"'))
+    with pytest.raises(OppoError, match='only "wait" is modelled'):
+        read(f"policy: async\n{sampler}")
+
+
 def test_a_setting_of_a_policy_is_no_alias_of_itself() -> None:
     compared = read("policies: {async: {partial_rollout: false}}")
     assert compared.policies["async"]["partial_rollout"] is False

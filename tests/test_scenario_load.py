@@ -432,6 +432,23 @@ def test_a_pasted_configuration_is_told_of_all_that_is_not_read_at_once() -> Non
     )
 
 
+def test_verls_section_of_rewards_is_answered_with_what_says_it() -> None:
+    message = refusal(
+        "critic: {model: {path: Qwen/Qwen2.5-7B}}\n"
+        "actor_rollout_ref: {rollout: {nnodes: 1, pipeline_model_parallel_size: 1}}\n"
+        "reward: {num_workers: 8, reward_model: {enable_resource_pool: true, nnodes: 1,"
+        " rollout: {dtype: bfloat16, tensor_model_parallel_size: 2}}}"
+    )
+    assert message == (
+        "f.yaml: 8 settings are not read, remove them (in brackets what says it instead): critic.model.path"
+        " (costs.critic_model), actor_rollout_ref.rollout.nnodes (cluster.split),"
+        " actor_rollout_ref.rollout.pipeline_model_parallel_size, reward.num_workers (scoring.num_workers),"
+        " reward.reward_model.enable_resource_pool (placement.scoring, true: separate, false: rollout),"
+        " reward.reward_model.nnodes (cluster.split), reward.reward_model.rollout.dtype,"
+        " reward.reward_model.rollout.tensor_model_parallel_size (costs.reward_model.tensor_parallel)"
+    )
+
+
 def test_nemo_rls_section_of_a_model_is_no_policy() -> None:
     message = refusal(
         "policy:\n"

@@ -111,9 +111,10 @@ def batches_ahead(alias: str, value: Any, facts: Facts) -> int:
     return int(prompts + 1e-9) * size
 
 
-def versions(alias: str, value: Any, facts: Facts) -> int:
-    """Versions that a rollout may span as updates between them."""
-    return _number(alias, value) - 1
+def versions(alias: str, value: Any, facts: Facts) -> object:
+    """Versions that a rollout may span as updates between them; one where a policy carries nothing."""
+    updates = _number(alias, value) - 1
+    return NOTHING if _carries_nothing(facts.policy_name) else updates
 
 
 def whole_updates(alias: str, value: Any, facts: Facts) -> int:
@@ -197,13 +198,17 @@ def carries_unfinished(alias: str, value: Any, facts: Facts) -> object:
 
 
 def waits(alias: str, value: Any, facts: Facts) -> object:
-    """``wait``, which is all that is modelled."""
-    if value != "wait":
+    """``wait``, which is all that is modelled. Where a policy carries nothing, nothing is dropped either."""
+    if value != "wait" and not (value == "drop" and _carries_nothing(facts.policy_name)):
         raise OppoError(
             f'{alias} is {show_value(value)} but only "wait" is modelled: no asynchronous policy drops what'
             " is too old"
         )
     return value if "max_staleness_strategy" in settings_of(facts.policy_name) else NOTHING
+
+
+def _carries_nothing(policy: str) -> bool:
+    return policy in SHIPPED and not SHIPPED[policy].carries
 
 
 def settings_of(policy: str) -> Container[str]:

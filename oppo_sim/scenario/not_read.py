@@ -6,7 +6,29 @@ from typing import Any
 
 from oppo_sim.scenario.aliases import ALIASES
 
+_OF_VERL = ("reward", "distillation", "global_profiler", "ray_kwargs", "transfer_queue")
+"""Sections of verl's of which nothing is translated."""
+
 _SAID_BY: Mapping[str, str] = {
+    # verl. Of the reward model's engine its tensor parallelism alone is known here.
+    "reward.num_workers": "scoring.num_workers",
+    "reward_model.enable": "costs.reward_model, false: {kind: verifier}",
+    "reward_model.enable_resource_pool": "placement.scoring, true: separate, false: rollout",
+    "reward_model.nnodes": "cluster.split",
+    "reward_model.n_gpus_per_node": "cluster.split",
+    "reward_model.model_path": "costs.reward_model",
+    "reward_model.rollout.tensor_model_parallel_size": "costs.reward_model.tensor_parallel",
+    "reward_model.rollout": "",
+    "rollout.nnodes": "cluster.split",
+    "rollout.n_gpus_per_node": "cluster.split",
+    "rollout.pipeline_model_parallel_size": "",
+    "lora.rank": "training.lora_rank",
+    "fsdp_config.ulysses_sequence_parallel_size": "training.sequence_parallel",
+    "trainer_mode": (
+        "policy.name, sync: sequential or rollout-overlap, colocate_async: inter, separate_async: async"
+    ),
+    "separate_async.num_warmup_batches": "policy.max_staleness",
+    "critic.model.path": "costs.critic_model",
     "model.path": "costs.actor_model",
     "use_kl_loss": "training.ref",
     "use_kl_in_reward": "training.ref",
@@ -45,7 +67,7 @@ _SAID_BY: Mapping[str, str] = {
     "async_grpo.enabled": "policy.name, true: async",
     "reference_policy_kl_penalty": "training.ref",
 }
-"""End of a setting, or a mapping on its way → what says it here."""
+"""End of a setting, or a mapping on its way → what says it here; empty: nothing does."""
 
 _FLAT: Mapping[str, str] = {
     **_SAID_BY,
@@ -101,7 +123,7 @@ def settings_of(section: str, value: Any) -> Iterator[str]:
 
 def is_of_a_framework(section: str) -> bool:
     """Whether names of another framework begin with it."""
-    return any(name.startswith(f"{section}.") for name in ALIASES)
+    return section in _OF_VERL or any(name.startswith(f"{section}.") for name in ALIASES)
 
 
 def is_a_model_of_nemo_rl(policy: Any) -> bool:
@@ -130,6 +152,8 @@ def _of_one(setting: str) -> str:
         return hint if hint.startswith("did you") else f"{hint} says it, remove this"
     section = setting.partition(".")[0]
     known = [name for name in ALIASES if name.startswith(f"{section}.")]
+    if not known:
+        return "it is not read, remove it"
     listed = f"of {section} there are {', '.join(known)}"
     return listed if len(known) <= _FEW else "it is not read, remove it"
 
@@ -139,7 +163,7 @@ def _hint(setting: str) -> str:
     if len(parts) == 1:
         return _FLAT.get(setting, "")
     for end, field in _SAID_BY.items():
-        if setting.endswith(f".{end}") or f".{end}." in setting:
+        if f".{setting}".endswith(f".{end}") or f".{end}." in setting:
             return field
     above = ".".join(parts[:-1])
     beside = [name for name in ALIASES if name.rpartition(".")[0] == above]

@@ -1,5 +1,6 @@
 """Logs of runs that generate while they train: what the trainer waited is not taken for generation."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,38 @@ def test_verls_colocated_run_that_carries_rollouts_is_not_said_to_generate_while
     assert "3 timing_s/gen of a run whose generation is not of whole batches" in reasons(log)
     assert any("carries unfinished rollouts over (verl's colocate_async)" in note for note in log.notes)
     assert not any("still waited" in note or "trainer waits" in note for note in log.notes)
+
+
+def test_what_verls_fully_asynchronous_trainer_prints_of_its_weights_is_no_step(tmp_path: Path) -> None:
+    """A line before each step's own, and one before the first."""
+    log = verl_log(tmp_path / "a.log", fit_scenario(), TRUTH, noise=0.01)
+    figures = {
+        "update_weights": "timing_s/param_sync",
+        "adv": "fully_async/count/current_param_version:1 - timing_s/adv",
+    }
+    text = re.sub(r"timing_s/reward:\S+", "timing_s/reward:4e-05", log.read_text())
+    for ours, theirs in figures.items():
+        text = text.replace(f"timing_s/{ours}", theirs)
+    lines = ["[T] _fit_update_weights, timing_s/param_sync: 99.0 seconds self.current_param_version: 0"]
+    for number, line in enumerate(text.splitlines()):
+        lines += [f"[T] _fit_update_weights, timing_s/param_sync: 99.{number} seconds self.v: {number}", line]
+    beside = tmp_path / "b.log"
+    beside.write_text("\n".join(lines) + "\n")
+    plain, read = read_step_log(log), read_step_log(beside)
+    assert read.frame["step"].tolist() == plain.frame["step"].tolist()
+    assert read.frame["timing_s/update_weights"].tolist() == plain.frame["timing_s/update_weights"].tolist()
+    assert f"{len(plain.frame) + 1} line without a step" in reasons(read)
+    with short_chains():
+        result = fit(beside, fit_scenario(), fit_steps=ALL, draws=50)
+    assert "score" not in {each.term for each in result.estimates}
+    assert any("nor of gen, reward" in note for note in result.notes)
+
+
+def test_waits_beside_those_for_the_batch_are_counted(tmp_path: Path) -> None:
+    """verl's trainers that lend their GPUs to generation."""
+    waits = {"separate_async/switch/idle": 1.0, "timing_s/switch_wait": 8.0, "timing_s/step": 48.0}
+    log = read_step_log(console(tmp_path / "a.log", [(step, waits) for step in (1, 2, 3)]))
+    assert any("its trainer waits 28 s of a step of 48 s" in note for note in log.notes)
 
 
 def test_rollouts_of_the_newest_weights_are_of_no_such_run(tmp_path: Path) -> None:

@@ -23,10 +23,11 @@ def with_hidden_rewards(log: StepLog, features: Features) -> StepLog:
     """verl times rewards by themselves, but where its reward loop has them beside generation (a rule, or a
     reward model with GPUs of its own; ``agent_reward_loop`` of 2026), the metric holds hardly any seconds.
     They are not those of the scenario's reward model."""
-    if log.framework != "verl" or log.covers.get(_REWARD) != ("reward",) or timing("gen") not in log.covers:
+    if log.framework != "verl" or log.covers.get(_REWARD) != ("reward",):
         return log
     scoring, logged = _scoring_s(features), float(log.frame[_REWARD].median())
-    if logged >= _HARDLY * scoring or scoring < _MATTERS * float(log.frame[timing("gen")].median()):
+    generation = float(log.frame[timing("gen")].median()) if timing("gen") in log.covers else 0.0
+    if logged >= _HARDLY * scoring or scoring < _MATTERS * generation:
         return log
     covers = {column: stages for column, stages in log.covers.items() if column != _REWARD}
     return replace(log, covers=covers, rewards_hidden=True)

@@ -30,6 +30,8 @@ class Timed(NamedTuple):
     covers: tuple[str, ...]
     names: tuple[str, ...]
     also: tuple[str, ...] = ()
+    plus: tuple[str, ...] = ()
+    """Metrics that are added to it where the log has them."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,13 @@ _VERL: Final = LogNames(
     importer="verl",
     stages=(
         # One step off, ``gen`` is what is left to wait for; the seconds of the batch itself stand beside it.
-        Timed(("gen",), ("timing_s/generate_async", "timing_s/gen"), also=("update_weights",)),
+        Timed(
+            ("gen",),
+            ("timing_s/generate_async", "timing_s/gen"),
+            also=("update_weights",),
+            # Waits of trainers that lend their GPUs to generation.
+            plus=("timing_s/switch_wait", "timing_s/wait_for_enough_samples"),
+        ),
         Timed(("reward",), ("timing_s/reward",)),
         Timed(("old_log_prob",), ("timing_s/old_log_prob",)),
         Timed(("ref",), ("timing_s/ref",)),

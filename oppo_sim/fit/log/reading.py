@@ -393,7 +393,7 @@ def _seconds(figures: Mapping[str, float], names: LogNames) -> dict[str, float]:
         column = timing("+".join(timed.covers))
         value = _figure(figures, timed.names)
         if value is not None and column not in found:
-            found[column] = value
+            found[column] = value + sum(_figure(figures, (name,)) or 0.0 for name in timed.plus)
     for column, wanted in zip(SECONDS_OF_STEP, (names.step, names.testing, names.saving), strict=True):
         if (value := _figure(figures, wanted)) is not None:
             found[column] = value

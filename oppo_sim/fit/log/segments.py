@@ -4,6 +4,7 @@ from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isclose
+from statistics import median
 from typing import Final, NamedTuple
 
 from oppo_sim.columns import COLD_START
@@ -129,8 +130,9 @@ def _parts(lines: Sequence[Line], result: Gathered) -> list[_Part]:
 
 
 def _stepped(lines: Sequence[Line]) -> bool:
-    """Whether lines without a step belong to the one before that has one: where most have one, or where those
-    without go on with it and repeat none of its figures."""
+    """Whether lines without a step belong to the one before that has one: where most have one, where those
+    without go on with it and repeat none of its figures, or where they only tell again a few of those that
+    lines with a step have (a trainer's message beside its metrics)."""
     bare = repeating = 0
     seen: set[str] | None = None
     for named, figures in lines:
@@ -145,7 +147,15 @@ def _stepped(lines: Sequence[Line]) -> bool:
         else:
             seen |= set(figures)
     named_lines = sum(named is not None and bool(figures) for named, figures in lines)
-    return named_lines > bare or (named_lines > 0 and 2 * repeating < bare)
+    return named_lines > bare or (named_lines > 0 and 2 * repeating < bare) or _told_again(lines)
+
+
+def _told_again(lines: Sequence[Line]) -> bool:
+    whole = [set(figures) for named, figures in lines if named is not None and figures]
+    bare = [set(figures) for named, figures in lines if named is None and figures]
+    if not whole or not bare or not set.union(*bare) <= set.union(*whole):
+        return False
+    return 2 * max(map(len, bare)) <= median(map(len, whole))
 
 
 def _repeated(row: Mapping[str, float], known: Mapping[str, float]) -> set[str]:

@@ -781,6 +781,22 @@ def test_what_the_step_holds_is_known_in_seconds(
     assert log.frame[column].dropna().tolist() == [known] * 4
 
 
+@pytest.mark.parametrize(("held", "beside"), [("save_checkpoint", "testing"), ("testing", "save_checkpoint")])
+@pytest.mark.parametrize("took", [31.0, 10.0])
+def test_of_validation_and_checkpoints_of_the_same_steps_one_may_stand_beside(
+    held: str, beside: str, took: float, tmp_path: Path
+) -> None:
+    """As in verl of 2026: a checkpoint is within the step, validation follows it."""
+    both = {f"timing_s/{held}": 18.0, f"timing_s/{beside}": took, STEP_S: 54.2}
+    steps = [(number, both if number % 5 == 0 else {}) for number in range(1, 21)]
+    log = read_step_log(console(tmp_path / "a.log", steps))
+    assert log.frame[f"timing_s/{held}"].dropna().tolist() == [18.0] * 4
+    assert f"timing_s/{beside}" not in log.frame
+    within = [(number, {**each, STEP_S: 54.2 + took} if each else {}) for number, each in steps]
+    log = read_step_log(console(tmp_path / "b.log", within))
+    assert {f"timing_s/{held}", f"timing_s/{beside}"} <= set(log.frame)
+
+
 def test_validation_of_every_step_is_told_by_what_stages_leave(tmp_path: Path) -> None:
     for step, held in ((36.0, False), (56.0, True)):
         steps = [(number, {"timing_s/testing": 20.0, STEP_S: step}) for number in range(1, 11)]

@@ -84,6 +84,18 @@ def test_a_stage_that_the_run_did_not_run_is_found_and_left_out(tmp_path: Path) 
 
 
 @short_chains()
+def test_old_probabilities_that_verl_only_copies_are_not_run(tmp_path: Path) -> None:
+    """Its ``bypass_mode`` still times them."""
+    log = verl_log(tmp_path / "a.log", fit_scenario(), TRUTH)
+    log.write_text(re.sub(r"timing_s/old_log_prob:\S+", "timing_s/old_log_prob:0.002", log.read_text()))
+    result = oppo_sim.fit(log, fit_scenario(), fit_steps=15, folder=tmp_path / "fit")
+    (note,) = [note for note in result.notes if "taken as not run" in note]
+    assert "timing_s/old_log_prob takes 0.002 s where" in note
+    assert "old_log_prob" not in {each.term for each in result.estimates}
+    assert load_scenario(tmp_path / "fit" / "scenario.yaml").training.old_log_prob == "behaviour"
+
+
+@short_chains()
 def test_a_stage_that_no_metric_names_but_that_has_room_is_told(tmp_path: Path) -> None:
     """Seconds beyond all metrics may be a critic's, or not."""
     stages = {**COSTS["stages"], "update_critic": {"fixed": 0.5, "per_token": 2e-4}}

@@ -1,12 +1,12 @@
 """Stages that a scenario runs and the run of its log did not: no metric names them, and its steps have no
-room for them."""
+room for them, or their metric holds hardly any seconds (verl's ``bypass_mode`` times a copy)."""
 
 from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
-from oppo_sim.columns import TIMING_STEP
+from oppo_sim.columns import TIMING_STEP, timing
 from oppo_sim.fit.log.reading import StepLog
 from oppo_sim.fit.terms.features import Features
 from oppo_sim.fit.terms.stages import seconds_beyond
@@ -14,6 +14,8 @@ from oppo_sim.scenario.schema import Scenario
 
 _ROOM: Final = 0.2
 """Of what the cost model says; a factor of a stage is hardly further from 1 (``costs/priors.py``)."""
+_HARDLY: Final = 0.01
+"""Of what the cost model says."""
 _COUNTS: Final = 0.01
 """Of a step: a stage that takes less is left as it is."""
 _WITHOUT: Final[Mapping[str, tuple[frozenset[str], Mapping[str, object]]]] = {
@@ -27,9 +29,34 @@ _WITHOUT: Final[Mapping[str, tuple[frozenset[str], Mapping[str, object]]]] = {
 def as_run(log: StepLog, scenario: Scenario, features: Features) -> tuple[Scenario, tuple[str, ...]]:
     """The scenario without what the run did not run, and sentences that say so.
 
-    ``features`` are those of ``scenario``. A log without seconds of whole steps does not show it, nor does a
-    metric that holds the stage among others.
+    ``features`` are those of ``scenario``. A metric that holds the stage among others does not show it, nor,
+    where none holds it, a log without seconds of whole steps.
     """
+    bypassed = _bypassed(log, features)
+    scenario, said = _without_room(log, scenario, features)
+    if bypassed:
+        training = scenario.training.model_copy(update=_WITHOUT["old_log_prob"][1])
+        scenario = scenario.model_copy(update={"training": training})
+    return scenario, (*bypassed, *said)
+
+
+def _bypassed(log: StepLog, features: Features) -> tuple[str, ...]:
+    """A sentence where probabilities of before the update were not computed again, but are timed."""
+    column = timing("old_log_prob")
+    if log.covers.get(column) != ("old_log_prob",) or column in log.not_fitted:
+        return ()
+    expected = float(np.median(features.stages["old_log_prob"]))
+    took = float(log.frame[column].median())
+    if not 0.0 < took < _HARDLY * expected:
+        return ()
+    return (
+        f"{column} takes {took:.2g} s where the scenario's costs say {expected:.3g} s: taken as not run, also"
+        " in the written scenario (training.old_log_prob: behaviour)",
+    )
+
+
+def _without_room(log: StepLog, scenario: Scenario, features: Features) -> tuple[Scenario, tuple[str, ...]]:
+    """Of stages that no metric names."""
     if TIMING_STEP not in log.frame:
         return scenario, ()
     named = {stage for stages in log.covers.values() for stage in stages}

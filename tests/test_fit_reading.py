@@ -503,10 +503,10 @@ def test_names_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dropped", [0, 7])
-def test_groups_that_verls_v1_trainer_replaces_are_told_of(dropped: int, tmp_path: Path) -> None:
-    path = console(
-        tmp_path / "a.log", [(step, {"training/filter_groups/evicted_samples": dropped}) for step in (1, 2)]
-    )
+@pytest.mark.parametrize("why", ["filter_groups", "rollout_failure"])
+def test_groups_that_verls_v1_trainer_replaces_are_told_of(why: str, dropped: int, tmp_path: Path) -> None:
+    figures = {f"training/{why}/evicted_samples": dropped}
+    path = console(tmp_path / "a.log", [(step, figures) for step in (1, 2)])
     assert any("more rollouts than the scenario's batch" in note for note in read_step_log(path).notes) == (
         dropped > 0
     )

@@ -122,7 +122,7 @@ _VERL: Final = LogNames(
         PER_TOKEN_UPDATE_MS: ("timing_per_token_ms/update_actor",),
         GENERATION_BATCHES: ("train/num_gen_batches",),
     },
-    replaced=("training/filter_groups/evicted_samples",),
+    replaced=("training/filter_groups/evicted_samples", "training/rollout_failure/evicted_samples"),
     beside={
         "timing_s/wait_prev_gen": 0.0,
         "fully_async/*": 0.0,

@@ -11,6 +11,8 @@ import pytest
 from oppo_sim import columns as c
 from oppo_sim.costs.interface import Phases
 from oppo_sim.model.setup import MachineSetup
+from oppo_sim.scenario.build import build_setup
+from tests.fit_logs import COSTS, fit_scenario
 from tests.small import Result, linear_costs, run
 
 STAGES = {"stages": {"update_actor": (1.0, 0.0, 0.0)}, "update_weights": 0.5}
@@ -119,3 +121,17 @@ def test_every_scoring_worker_wakes_its_own_reward_model() -> None:
         machine=MachineSetup(num_workers=2),
     )
     assert columns(result, "gen", "reward") == [(1.0, 5.25)]
+
+
+def test_a_reward_model_that_is_woken_on_the_devices_of_generation_is_told_of() -> None:
+    def said(policy: str, seconds: float, placement: str) -> bool:
+        scenario = fit_scenario(
+            costs={**COSTS, "terms": {"reward_phase_s": seconds}}, placement={"scoring": placement}
+        )
+        notes = build_setup(scenario, policy=policy).warnings
+        return any("must be awake beside the engine" in note for note in notes)
+
+    assert said("intra", 4.0, "rollout") and said("rollout-overlap", 4.0, "training")
+    assert not said("sequential", 4.0, "rollout")
+    assert not said("intra", 0.1, "rollout")
+    assert not said("intra", 4.0, "separate")

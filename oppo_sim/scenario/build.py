@@ -23,6 +23,8 @@ from oppo_sim.traces.replay import Replay, build_replay
 
 _BY_EPOCHS: Final = ("roofline", "composed")
 """Kinds of costs whose updates take as long as they have epochs; others have seconds of whole stages."""
+_WOKEN_S: Final = 0.5
+"""A reward model that takes so long before its first batch slept."""
 
 
 @dataclass(frozen=True)
@@ -376,6 +378,14 @@ def _warnings(
     if policy.score_granularity == "chunk" and not _streamable(scenario):
         rest = "streams chunks, but this reward model is scored when a rollout has finished"
         found.append(PolicyWarning(name, f"{rest} (scoring.streamable)"))
+    place = scenario.placement
+    shared = place.scoring == "rollout" or (place.scoring == "training" and place.training == "rollout")
+    if policy.score_granularity != "batch" and shared and costs.phases.reward_phase_s >= _WOKEN_S:
+        rest = (
+            "scores on the devices of generation while it goes on: a reward model that is woken for scoring"
+            " (costs.terms.reward_phase_s) must be awake beside the engine then, which takes memory for both"
+        )
+        found.append(PolicyWarning(name, rest))
     if isinstance(scenario.rewards, NoRewards) and _controls_overcommit(name, settings, scenario.base_dir):
         rest = "controls overcommit by rewards, but rewards.kind is none: it keeps its first value"
         found.append(PolicyWarning(name, rest))

@@ -346,10 +346,7 @@ def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
         raise OppoError(f"{log.name} has no step with both lengths and seconds: nothing can be fitted")
     refuse_units(log, members, features)
     untimed = untimed_stages(kept, features, members)
-    told = kept.rewards_along and any("gen" in member.stages for member in members)
-    unsaid = ("reward",) if told else ()  # of which a note of its own tells
-    untimed = tuple(stage for stage in untimed if stage not in unsaid)
-    said = (untimed_in_words(kept, untimed),) if untimed else ()
+    said = untimed_in_words(kept, members, untimed)
     over_updates = carried(kept, scenario)
     carries = (over_updates,) if over_updates else ()
     kept = replace(kept, notes=(*kept.notes, *overlaps(kept), *carries, *said))

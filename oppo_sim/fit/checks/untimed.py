@@ -52,14 +52,19 @@ def believed_of_untimed(
     return tuple(name for name in terms_of(stages, [features]) if name in believed)
 
 
-def in_words(log: StepLog, stages: Sequence[str]) -> str:
-    """One sentence."""
+def in_words(log: StepLog, members: Sequence[Measurement], untimed: Sequence[str]) -> tuple[str, ...]:
+    """A sentence on ``untimed``, if there are any. Of scoring that is hidden behind a fitted generation
+    ``rewards_along`` tells."""
+    hidden = log.rewards_along and any("gen" in member.stages for member in members)
+    stages = ", ".join(stage for stage in untimed if not (hidden and stage == "reward"))
+    if not stages:
+        return ()
     if log.not_fitted:
         return (
-            f"left out of the fit (--leave-out): {', '.join(log.not_fitted)}; terms of {', '.join(stages)}"
-            " stay as the scenario states them, else at their priors, and steps are judged without these"
+            f"left out of the fit (--leave-out): {', '.join(log.not_fitted)}; terms of {stages} stay as the"
+            " scenario states them, else at their priors, and steps are judged without these",
         )
     return (
-        f"it has no seconds of whole steps, nor of {', '.join(stages)}: the written scenario has these as it"
-        " states them, else from the priors, and errors are of what the log times"
+        f"it has no seconds of whole steps, nor of {stages}: the written scenario has these as it states"
+        " them, else from the priors, and errors are of what the log times",
     )

@@ -36,13 +36,13 @@ def test_a_line_says_what_is_done_and_how_long_the_rest_may_take() -> None:
 
 
 def test_a_line_of_a_log_has_80_columns_at_most() -> None:
-    """What is shortened is what is done and the best so far, not the count and the time."""
+    """The name leaves first, then the end of what is done; the count and the time stay."""
     lines = Lines("mine: search, 1,000 steps/s, best so far: april, overcommit 256, chunk_size 1,024", 1)
     lines.update(TaskID(0), completed=0, total=2_000)
     lines.update(TaskID(0), completed=1_234)
     line = lines.line(5_400)
     assert len(line) == 80
-    assert line.startswith("oppo: mine: search, 1,000 ste…")
+    assert line.startswith("oppo: search, 1,000 steps/s, …")
     assert line.endswith(": 1,234 of 2,000, 90 min so far, about 56 min left")
 
 

@@ -43,10 +43,15 @@ def test_every_shipped_scenario_has_the_split_that_its_fields_say() -> None:
         assert Split.parse(str(scenario.split)) == scenario.split
 
 
+def test_the_parts_of_a_split_come_in_any_order() -> None:
+    assert str(Split.parse(" training:6 rollout:4xTP2  scoring:2")) == "rollout:4xTP2 scoring:2 training:6"
+
+
 def test_splits_that_cannot_be_are_refused() -> None:
     for text, said in (
         ("4 and 4", "must be such as rollout:4xTP2"),
         ("rollout:4xTP1 scoring:0 training:4", "gives a part no GPU"),
+        ("rollout:4xTP1 training:4 training:4", "must be such as rollout:4xTP2"),
         ("rollout:4xTP1 scoring:cpu training:4", "a reward model scores"),
     ):
         with pytest.raises(OppoError, match=said):

@@ -32,6 +32,7 @@ from oppo_sim.report.ranges import (
     has_ranges,
     machine_sentence,
     over_words,
+    own_sentence,
     published_sentence,
     replayed_sentence,
     widest_sentence,
@@ -126,6 +127,8 @@ def show_comparison(
     for sentence in _own_baselines(comparison, names):
         say(sentence)
     say(_best_sentence(comparison, names))
+    if sentence := own_sentence(manifest):
+        say(sentence)
     if other := other_lengths(float(comparison.table[c.LENGTH_BIAS_PAIRED][comparison.best])):
         say(f"{names.get(comparison.best, comparison.best)}: {other}")
     say(manifest["to_reward"]["sentence"])

@@ -91,8 +91,7 @@ class Lines:
             left = (seconds - since) * (self._total - self._done) / (self._done - done)
             text += f", about {span(max(0.0, min(left, self._budget_s - seconds)))} left"
         room = LINE_WIDTH - len("oppo: ") - len(text)
-        doing = self._description
-        return f"oppo: {doing if len(doing) <= room else doing[: room - 1] + '…'}{text}"
+        return f"oppo: {fitting(self._description, room)}{text}"
 
     def __enter__(self) -> "Lines":
         self._thread.start()
@@ -105,6 +104,13 @@ class Lines:
     def _tell(self) -> None:
         while not self._over.wait(LINE_SECONDS):
             click.echo(self.line(monotonic() - self._begun), err=True)
+
+
+def fitting(description: str, room: int) -> str:
+    """What is being done, in ``room`` columns: the name in front of it, which the user gave, leaves first."""
+    if len(description) > room:
+        description = description.partition(": ")[2] or description
+    return description if len(description) <= room else f"{description[: room - 1]}…"
 
 
 def span(seconds: float) -> str:
@@ -185,9 +191,7 @@ def _doing_column(width: int) -> "ProgressColumn":
         def render(self, task: "Task") -> Text:
             count = 2 * len(f"{task.total or 0:.0f}") + len("/")
             room = max(_SHORT_BAR, width - count - len("0:00:00") - _SHORT_BAR - len("   "))
-            text = Text(task.description)  # a scenario's name may hold brackets: no markup
-            text.truncate(room, overflow="ellipsis")
-            return text
+            return Text(fitting(task.description, room))  # a scenario's name may hold brackets: no markup
 
     return Doing(table_column=Column(no_wrap=True))
 

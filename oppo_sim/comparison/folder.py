@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from oppo_sim.columns import STEP_S
+from oppo_sim.comparison.own import own_record
 from oppo_sim.comparison.plan import ComparisonPlan, make_cells
 from oppo_sim.comparison.published import published_record
 from oppo_sim.comparison.result import Comparison, comparison_of
@@ -102,6 +103,8 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
     if comparison.ranges is not None:
         record["machine"] = comparison.ranges.record()
     plan = comparison.plan
+    if own := own_record(comparison):
+        record["against_own"] = own
     if plan is not None and (held := published_record(plan.scenario.published, comparison.table)):
         record["published"] = held
     return record
@@ -141,6 +144,7 @@ def _manifest(plan: ComparisonPlan, comparison: Comparison) -> dict[str, Any]:
     warnings = [warning for each in setups.values() for warning in each.warnings]
     warnings += sync_warnings(scenario, float(comparison.table[STEP_S].min()))
     published = published_record(scenario.published, comparison.table)
+    own = own_record(comparison)
     return {
         "kind": COMPARISON,
         "policies": [one.label for one in plan.policies],
@@ -154,6 +158,7 @@ def _manifest(plan: ComparisonPlan, comparison: Comparison) -> dict[str, Any]:
         **({"practical": plan.practical} if plan.practical else {}),
         **({"objective": plan.objective} if plan.objective != ROLLOUTS else {}),
         **({"machine": plan.machine.record()} if plan.machine.sentence else {}),
+        **({"against_own": own} if own else {}),
         **({"published": published} if published else {}),
         "to_reward": learning_of(scenario.rewards, plan.steps).record(),
         **provenance(scenario, plan.setups[BASELINE]),

@@ -26,6 +26,7 @@ from oppo_sim.report.ranges import (
     has_ranges,
     machine_sentence,
     over_words,
+    own_sentence,
     published_sentence,
     replayed_sentence,
     widest_sentence,
@@ -135,6 +136,8 @@ def _step_time(found: Compared) -> Iterator[str]:
         together = (row[c.SPEEDUP_BOTH_LOW], row[c.SPEEDUP_BOTH_HIGH]) if found.ranges else (np.nan, np.nan)
         faster = f", {times_faster(row[c.SPEEDUP], *ends, found.baseline, together)}"
     yield f"{found.best}: {format_seconds(row[c.STEP_S])} a step{faster}."
+    if own := own_sentence(found.manifest):
+        yield f"{capital(own)}."
     if found.to_reward:
         ends = row[c.HOURS_TO_REWARD_LOW], row[c.HOURS_TO_REWARD_HIGH]
         between = f" (95 % interval {significant(ends[0])} to {significant(ends[1])})"

@@ -159,6 +159,18 @@ def replayed_sentence(sampling: str | None, seeds: int) -> str:
     )
 
 
+def own_sentence(manifest: Mapping[str, Any]) -> str:
+    """How much faster a comparison's best policy is than the scenario's own; empty where that is the
+    baseline, or the best itself."""
+    own = manifest.get("against_own", {})
+    gain = own.get("speedups", {}).get(own.get("best"))
+    if gain is None:
+        return ""
+    value, low, high = (gain[name] for name in (c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH))
+    within = ends_text(gain.get(c.SPEEDUP_BOTH_LOW, low), gain.get(c.SPEEDUP_BOTH_HIGH, high), value)
+    return f"against {own['policy']}, the scenario's own policy: {own['best']} {value:.2f}× {within}".rstrip()
+
+
 def published_sentence(manifest: Mapping[str, Any]) -> str:
     """Published speed-ups held against the ranges; empty where the scenario has none."""
     return str(manifest.get("published", {}).get("sentence", ""))

@@ -16,6 +16,7 @@ SPLIT_FIELD: Final = "cluster.split"
 SPLIT_NAMES: Final = (SPLIT_FIELD, "split")
 """The field and its short name."""
 _SPLIT = re.compile(r"rollout:(\d+)xTP(\d+) scoring:(\d+|rollout|training|cpu) training:(\d+|rollout)")
+_ORDER: Final = ("rollout", "scoring", "training")
 SYNTAX: Final = (
     "rollout:4xTP2 scoring:2 training:6 is 4 replicas of 2 GPUs, 2 GPUs that score and 6 that train;"
     " scoring:rollout, scoring:training and training:rollout share those GPUs, scoring:cpu needs none"
@@ -66,14 +67,20 @@ class Split(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Split":
-        """The split that a text says. Raises OppoError."""
-        match = _SPLIT.fullmatch(text.strip())
+        """The split that a text says, its three parts in any order. Raises OppoError."""
+        match = _SPLIT.fullmatch(" ".join(sorted(text.split(), key=_place)))
         if match is None or not int(match[1]) or not int(match[2]):
             raise OppoError(f"cluster.split is {show_value(text)} but must be such as {SYNTAX}")
         scoring, training = (int(part) if part.isdigit() else part for part in match.groups()[2:])
         if scoring == 0 or training == 0:
             raise OppoError(f"cluster.split is {show_value(text)}, which gives a part no GPU: {SYNTAX}")
         return cls(int(match[1]), int(match[2]), scoring, training)
+
+
+def _place(part: str) -> int:
+    """Of a part of a split in the order that it is written in here."""
+    name = part.partition(":")[0]
+    return _ORDER.index(name) if name in _ORDER else len(_ORDER)
 
 
 Plain = Mapping[str, Any]

@@ -68,8 +68,8 @@ def _policy(log: StepLog) -> str:
     if overlaps(log):
         return ""
     return (
-        ". So this run is rollout-overlap: hold other policies against its row of oppo compare, not against"
-        " sequential"
+        ". So this run is rollout-overlap: --set policy.name=rollout-overlap has oppo compare hold the best"
+        " policy against it, not against sequential alone"
     )
 
 

@@ -1,0 +1,70 @@
+"""A comparison also says how much faster its best policy is than the one that the scenario has."""
+
+import json
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+
+import pandas as pd
+import pytest
+
+import oppo_sim
+from oppo_sim import columns as c
+from oppo_sim.comparison.own import own_record
+from tests.cli_runs import Oppo, write_scenario
+
+ARGUMENTS = ("--policies", "rollout-overlap,oppo,inter", "--seeds", "3", "--no-figures", "--no-attribution")
+
+
+@pytest.fixture
+def oppo(capsys: pytest.CaptureFixture[str]) -> Oppo:
+    return Oppo(capsys)
+
+
+def test_it_is_the_paired_ratio_by_trained_rollouts(tmp_path: Path, oppo: Oppo) -> None:
+    scenario = write_scenario(tmp_path, policy={"name": "rollout-overlap"})
+    code, out, err = oppo("compare", str(scenario), *ARGUMENTS, "--json", "-o", str(tmp_path / "one"))
+    assert code == 0, err
+    told = json.loads(out)
+    cells = pd.read_parquet(tmp_path / "one" / "cells.parquet")
+    seconds = cells[cells[c.VARIANT] == "actual"].pivot(
+        index=c.RUN_SEED, columns=c.RUN_POLICY, values=c.S_PER_ROLLOUT
+    )
+    own = told["against_own"]
+    assert own["policy"] == "rollout-overlap"
+    assert set(own["speedups"]) == {"oppo", "inter"}
+    for policy, gain in own["speedups"].items():
+        ratios = seconds["rollout-overlap"] / seconds[policy]
+        assert gain["speedup"] == pytest.approx(exp(fmean(map(log, ratios))))
+        assert gain["speedup_low"] <= gain["speedup"] <= gain["speedup_high"]
+
+
+def test_a_person_reads_it_in_the_terminal_and_in_the_report(tmp_path: Path, oppo: Oppo) -> None:
+    scenario = write_scenario(tmp_path, policy={"name": "rollout-overlap"})
+    code, out, err = oppo("compare", str(scenario), *ARGUMENTS, "-o", str(tmp_path / "one"))
+    assert code == 0, err
+    best = json.loads((tmp_path / "one" / "comparison.json").read_text())["best"]
+    assert best != "rollout-overlap"
+    assert f"against rollout-overlap, the scenario's own policy: {best}" in " ".join(out.split())
+    assert oppo("report", str(tmp_path / "one"))[0] == 0
+    assert "the scenario's own policy" in (tmp_path / "one" / "report.html").read_text().replace("&#x27;", "'")
+
+
+def test_the_machine_is_drawn_for_both() -> None:
+    found = oppo_sim.compare("h200-single", ["oppo", "inter"], seeds=2, steps=6, draws=5)
+    own = own_record(found)
+    assert own["policy"] == "oppo"
+    assert list(own["speedups"]) == ["inter"]
+    gain = own["speedups"]["inter"]
+    assert gain["speedup_both_low"] <= gain["speedup"] <= gain["speedup_both_high"]
+    assert gain["speedup_both_low"] <= gain["speedup_low"]
+
+
+@pytest.mark.parametrize("policy", ["sequential", "tail-batching"])
+def test_nothing_is_said_of_the_baseline_and_of_what_was_not_compared(
+    policy: str, tmp_path: Path, oppo: Oppo
+) -> None:
+    scenario = write_scenario(tmp_path, policy={"name": policy})
+    code, out, err = oppo("compare", str(scenario), *ARGUMENTS, "--json", "-o", str(tmp_path / "one"))
+    assert code == 0, err
+    assert "against_own" not in json.loads(out)

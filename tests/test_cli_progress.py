@@ -66,7 +66,7 @@ def test_count_and_time_stay_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatc
         tell(Progress("search", 1_234, 2_000, seconds=2.0, simulated_steps=2_000, best=best))
         time.sleep(0.3)
     line = next(each for each in re.split(r"[\r\n]", screen.getvalue()) if "1234/2000" in each)
-    assert "mine: search" in line
+    assert "search, 1,000 steps/s" in line
     assert re.search(r"\d:\d\d:\d\d|-:--:--", line)
     assert len(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip()) <= width
 

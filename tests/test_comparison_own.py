@@ -45,9 +45,11 @@ def test_a_person_reads_it_in_the_terminal_and_in_the_report(tmp_path: Path, opp
     assert code == 0, err
     best = json.loads((tmp_path / "one" / "comparison.json").read_text())["best"]
     assert best != "rollout-overlap"
-    assert f"against rollout-overlap, the scenario's own policy: {best}" in " ".join(out.split())
-    assert oppo("report", str(tmp_path / "one"))[0] == 0
-    assert "the scenario's own policy" in (tmp_path / "one" / "report.html").read_text().replace("&#x27;", "'")
+    assert "against rollout-overlap, the scenario's own policy, it is " in " ".join(out.split())
+    page = tmp_path / "one.html"
+    assert oppo("report", str(tmp_path / "one"), "-o", str(page)).code == 0
+    told = page.read_text(encoding="utf-8").replace("&#x27;", "'").replace("&#39;", "'")
+    assert "Against rollout-overlap, the scenario's own policy, it is " in told
 
 
 def test_the_machine_is_drawn_for_both() -> None:

@@ -87,6 +87,13 @@ class Pair:
         return (self.predicted - 1.0) * (self.measured - 1.0) < 0.0
 
     @property
+    def turned(self) -> "Pair":
+        """The second over the first."""
+        return Pair(
+            self.second, self.first, 1 / self.predicted, 1 / self.measured, 1 / self.high, 1 / self.low
+        )
+
+    @property
     def told_apart(self) -> bool:
         """The repeats show the measured order: their 95 % interval leaves out 1. One repeat shows nothing."""
         return self.low > 1.0 or self.high < 1.0
@@ -153,13 +160,20 @@ class PredictionAccuracy:
         return tuple(one for one in self.speedups if not one.settled)
 
     @property
+    def lost_to(self) -> Pair | None:
+        """The policy that is predicted fastest beside the one it loses most to; None: it loses to none."""
+        chosen = min(self.stages, key=lambda policy: self.stages[policy]["step"].predicted)
+        beside = [pair for pair in self.pairs if pair.first == chosen]
+        beside += [pair.turned for pair in self.pairs if pair.second == chosen]
+        worst = max(beside, key=lambda pair: pair.measured, default=None)
+        return worst if worst is not None and worst.measured > 1.0 else None
+
+    @property
     def regret(self) -> float:
         """By how much a measured step of the policy that is predicted fastest is longer than one of the
         policy it loses most to; a share of 1, 0 where it loses to none."""
-        chosen = min(self.stages, key=lambda policy: self.stages[policy]["step"].predicted)
-        ratios = [pair.measured for pair in self.pairs if pair.first == chosen]
-        ratios += [1.0 / pair.measured for pair in self.pairs if pair.second == chosen]
-        return max([1.0, *ratios]) - 1.0
+        lost = self.lost_to
+        return 0.0 if lost is None else lost.measured - 1.0
 
     @property
     def unlike_work(self) -> tuple[tuple[str, str, Prediction], ...]:

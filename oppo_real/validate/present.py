@@ -31,7 +31,7 @@ Rows = list[tuple[str, ...]]
 def record(validated: Validated) -> dict[str, Any]:
     """Everything, as nested values."""
     found, request = validated.comparison, validated.request
-    profile = validated.profile
+    profile, lost = validated.profile, found.lost_to
     slices, slowdowns = (None, None) if profile is None else (profile.time_slices, profile.slowdowns)
     return {
         "format": FORMAT,
@@ -56,6 +56,7 @@ def record(validated: Validated) -> dict[str, Any]:
         ],
         "rank_agreement": None if found.unsettled else found.rank_agreement,
         "regret": None if found.unsettled else found.regret,
+        "regret_told_apart": None if found.unsettled or lost is None else lost.told_apart,
         "pairs_told_apart": len(found.told_apart),
         "swaps": []
         if found.unsettled

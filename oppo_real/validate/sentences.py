@@ -61,7 +61,11 @@ def _order(found: PredictionAccuracy) -> Iterator[str]:
             f" {pair.predicted:.3f} as predicted, {pair.measured:.3f}"
             f" ({interval(pair.low, pair.high)}) as measured{verdict}"
         )
-    yield f"regret of the policy that is predicted fastest: {regret} of the best step"
+    lost = found.lost_to
+    unsure = lost is not None and not lost.told_apart
+    yield f"regret of the policy that is predicted fastest: {regret} of the best step" + (
+        "; the repeats do not tell the two apart" if unsure else ""
+    )
 
 
 def _speedups(found: PredictionAccuracy) -> Iterator[str]:

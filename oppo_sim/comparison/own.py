@@ -4,9 +4,9 @@ baseline."""
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
-from oppo_sim.comparison.plan import ACTUAL
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.runs.ranges import Gain, speedups
+from oppo_sim.runs.request import ACTUAL
 from oppo_sim.runs.statistics import TO_REWARD, ratio_interval
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def own_record(comparison: "Comparison") -> dict[str, Any]:
     for label in labels:
         if label == own:
             continue
-        ratio, low, high = ratio_interval((given.loc[own] / given.loc[label]).tolist())
+        ratio, low, high = ratio_interval((given.loc[own].to_numpy() / given.loc[label].to_numpy()).tolist())
         gains[label] = {c.SPEEDUP: ratio, c.SPEEDUP_LOW: low, c.SPEEDUP_HIGH: high}
         if drawn is not None:
             by_draw = speedups(drawn.loc[own].to_numpy().tolist(), drawn.loc[label].to_numpy().tolist())

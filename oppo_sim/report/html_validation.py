@@ -121,9 +121,10 @@ def _answer(record: Mapping[str, Any]) -> tuple[str, ...]:
             f" {'is' if ordered == 1 else 'are'} in the predicted order."
         )
     if (regret := record.get("regret")) is not None and math.isfinite(agreement):
+        unsure = "; the repeats do not tell the two apart" if record.get("regret_told_apart") is False else ""
         sentences.append(
             f"Regret of the policy that is predicted fastest: {format_percent(float(regret))} of the best"
-            " step."
+            f" step{unsure}."
         )
     alike = sum(one["alike"] for one in record["decisions"])
     total = sum(one["steps"] for one in record["decisions"])

@@ -272,6 +272,30 @@ def test_regret_is_what_the_predicted_choice_costs() -> None:
     assert accuracy.swaps == (pairs[2],)
     assert accuracy.rank_agreement == pytest.approx(1 / 3)
     assert PredictionAccuracy(stages, {}, {}, [], [], 0, pairs=pairs[:2]).regret == 0
+    assert PredictionAccuracy(stages, {}, {}, [], [], 0, pairs=pairs[:2]).lost_to is None
+
+
+@pytest.mark.parametrize(("low", "high", "shown"), [(0.99, 1.08, False), (1.01, 1.06, True)])
+def test_a_regret_that_the_repeats_do_not_show_is_said_to_be_none_that_is_known(
+    low: float, high: float, shown: bool
+) -> None:
+    """The chosen policy may be the first of the pair or the second."""
+
+    def step(predicted: float) -> dict[str, Prediction]:
+        return {"step": Prediction(predicted, nan, nan, nan)}
+
+    stages = {"intra": step(8.0), "oppo": step(8.1)}
+    for pair in (
+        Pair("intra", "oppo", 8.0 / 8.1, 1.035, low, high),
+        Pair("oppo", "intra", 8.1 / 8.0, 1 / 1.035, 1 / high, 1 / low),
+    ):
+        accuracy = PredictionAccuracy(stages, {}, {}, [], [], 0, pairs=[pair])
+        lost = accuracy.lost_to
+        assert lost is not None
+        assert (lost.first, lost.second) == ("intra", "oppo")
+        assert (lost.low, lost.high) == pytest.approx((low, high))
+        assert accuracy.regret == pytest.approx(0.035)
+        assert lost.told_apart == shown
 
 
 def test_work_that_no_repeat_did_is_told() -> None:

@@ -34,11 +34,12 @@ from oppo_sim.fit.inference.posterior import DRAWS, Posterior, draw_posterior
 from oppo_sim.fit.inference.sampling import on_one_blas_thread
 from oppo_sim.fit.inference.typical_seconds import at_typical_seconds, with_stage_constants
 from oppo_sim.fit.log.batches import as_sampled
-from oppo_sim.fit.log.carried import carried
+from oppo_sim.fit.log.carried import carried, with_mixed
 from oppo_sim.fit.log.leaving_out import without_metrics
 from oppo_sim.fit.log.reading import StepLog
 from oppo_sim.fit.log_lengths import LogLengths, lengths_of_logs, other_lengths
 from oppo_sim.fit.log_part import LogPart
+from oppo_sim.fit.own_policy import moved_to_steps
 from oppo_sim.fit.terms.features import Features, Floats, build_features, check_rollouts
 from oppo_sim.fit.terms.offload import at_full_rate
 from oppo_sim.fit.terms.priors import TOOL_TOKENS, priors_for
@@ -67,6 +68,8 @@ class Fitted:
     """What is simulated in place of the scenario's trace."""
     waits: str = ""
     """Where the seconds are by which waits for tools lengthen its steps."""
+    own_policy: str = ""
+    """What whole steps told of generation (``own_policy``)."""
 
     @property
     def point(self) -> CostTerms:
@@ -202,6 +205,7 @@ def fit_logs(
     wait = lengthened_by_tools(generated, posterior)
     fitted = [_fitted(one, parts, posterior, wait, seed) for one in scenarios]
     notes += _said_of_waits(fitted)
+    notes += [each.own_policy for each in fitted if each.own_policy]
     progress(Progress("all steps", _STAGES, _STAGES))
     return FitResult(
         parts=tuple(parts),
@@ -297,7 +301,12 @@ def _fitted(
     untimed = untimed_stages(last.log, last.features, last.members)
     believed = believed_of_untimed(untimed, last.features, last.scenario, posterior.terms)
     waits = where_waits(float(wait_s.mean()), own) if wait_s.any() else ""
-    return Fitted(runs.scenario, tuple(drawn), believed, runs.lengths, waits)
+    moved = moved_to_steps(drawn, believed, last, runs.scenario, seed)
+    if moved is None:
+        return Fitted(runs.scenario, tuple(drawn), believed, runs.lengths, waits)
+    believed = tuple(name for name in believed if name not in moved.terms)
+    said = f"{last.log.name}: {moved.said}"
+    return Fitted(runs.scenario, moved.draws, believed, runs.lengths, waits, said)
 
 
 def _said_of_waits(fitted: Sequence[Fitted]) -> list[str]:
@@ -340,7 +349,7 @@ def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
     if run is not scenario:
         scenario = run
         features, kept = features_of(scenario)
-    kept = with_hidden_rewards(replace(kept, notes=(*kept.notes, *said)), features)
+    kept = with_hidden_rewards(with_mixed(replace(kept, notes=(*kept.notes, *said)), scenario), features)
     members = tuple(measurements_of(kept, number, features))
     if not members:
         raise OppoError(f"{log.name} has no step with both lengths and seconds: nothing can be fitted")

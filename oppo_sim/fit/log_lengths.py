@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -51,15 +51,16 @@ class LogLengths:
     """Folder of a run of this tool."""
     said: str
     """What it is, in words."""
+    sampling: Literal["by_step", "resample"] = "by_step"
+    """A step takes the lengths of a step of the log: in a run whose lengths drift, draws from all of them
+    have other longest ones. ``resample``: what a step trained was not begun together."""
     takes_turns: bool = True
     """The scenario can run rollouts that call tools, which a static batch cannot."""
 
     def trace(self, file: str, folder: Path) -> dict[str, Any]:
-        """The ``trace`` section of a scenario in ``folder``, whose rows are ``file`` there. A step takes the
-        lengths of a step of the log: in a run whose lengths drift, draws from all of them have other longest
-        ones."""
+        """The ``trace`` section of a scenario in ``folder``, whose rows are ``file`` there."""
         path = file if self.frame is not None else Path(os.path.relpath(self.run, folder)).as_posix()
-        return {"path": path, "sampling": "by_step"}
+        return {"path": path, "sampling": self.sampling}
 
     def with_tools(self, share: float) -> "LogLengths":
         """``share`` of each response that was not cut is the answer of a tool, which nobody decodes. It comes
@@ -111,7 +112,7 @@ def lengths_of_logs(logs: Sequence[StepLog], scenario: Scenario, seed: int) -> L
     prompts: list[Ints] = []
     responses: list[Ints] = []
     for log in logs:
-        for row in log.frame.to_dict("records"):
+        for row in log.frame.iloc[log.ramp :].to_dict("records"):
             step = int(row[STEP])
             if log.lengths is not None:
                 lengths = np.asarray(log.lengths[step], dtype=np.int64)
@@ -123,11 +124,17 @@ def lengths_of_logs(logs: Sequence[StepLog], scenario: Scenario, seed: int) -> L
             prompts.append(np.full(len(lengths), max(0, round(prompt)), dtype=np.int64))
     known = all(log.lengths is not None for log in logs)
     source = "of the rollouts" if known else "rebuilt from the figures"
-    said = f"lengths {source} of {len(responses)} steps{_other_steps(len(responses), scenario)}"
+    mixed = any(log.mixed for log in logs)
+    said = f"lengths {source} of {len(responses)} steps"
+    if mixed:
+        said += ", in any order and without the first ones, since what a step trained was not begun together"
+    else:
+        said += _other_steps(len(responses), scenario)
     if scenario.group_size > 1:
         said += f", correlation {alike:.2f} of the samples of a prompt"
     takes_turns = scenario.rollout.batching != "static"
-    return LogLengths(_frame(prompts, responses, scenario.group_size, cut), "", said, takes_turns)
+    frame = _frame(prompts, responses, scenario.group_size, cut)
+    return LogLengths(frame, "", said, "resample" if mixed else "by_step", takes_turns)
 
 
 def _other_steps(logged: int, scenario: Scenario) -> str:

@@ -13,6 +13,7 @@ _LEFT_OUT: Final = "of a run that generates while it trains"
 _CARRIED: Final = "of a run whose generation is not of whole batches"
 _NOTABLE: Final = 0.2
 """Of a step, that a trainer waits for where generation holds it up."""
+_FITTED: Final = "with {} as the scenario's policy, as the run had it, generation is fitted to these steps"
 _BESIDE: Final = {TIMING_STEP, STEP_SAVE_S, STEP_TESTING_S}
 _APART: Final = 0.02
 """Of a step, that its stages may differ from it by: rounded figures."""
@@ -51,6 +52,8 @@ def leave_out_waits(gathered: Gathered, metric: str, *, in_turns: bool = False) 
     """Without generation, and without whole steps, which hold what is left of it. ``in_turns``: the run may
     be one that carries rollouts over (``may_be_in_turns``)."""
     waited = _waited(gathered)
+    gathered.mixed = True
+    gathered.held_up = {} if waited is None else waited.steps
     for row in gathered.rows.values():
         for column in [each for each in row if each == TIMING_STEP or _holds_generation(each)]:
             del row[column]
@@ -66,9 +69,7 @@ def leave_out_waits(gathered: Gathered, metric: str, *, in_turns: bool = False) 
     if waited is not None:
         gathered.note(
             f"its trainer waits {waited.seconds:.3g} s of a step of {waited.step:.3g} s (medians), so"
-            " generation holds the run up. If async of the written scenario is shorter than that (oppo"
-            " compare --policies async), generation is slower than its priors say, and gains are of a"
-            " faster engine than the run's"
+            f" generation holds the run up: {_FITTED.format('async, with its max_staleness,')}"
         )
 
 
@@ -81,9 +82,7 @@ def _say_in_turns(gathered: Gathered, metric: str, waited: "_Waited | None") -> 
     if waited is not None:
         gathered.note(
             f"generation, or the wait for it, takes {waited.seconds:.3g} s of a step of {waited.step:.3g} s"
-            " (medians). If the run's own policy (colocate_async: inter, separate_async: async) is shorter"
-            " than that in oppo compare, generation is slower than its priors say, and gains are of a faster"
-            " engine than the run's"
+            f" (medians): {_FITTED.format('inter (colocate_async) or async (separate_async)')}"
         )
 
 
@@ -115,17 +114,18 @@ def leave_out_locked(gathered: Gathered, names: LogNames) -> None:
 
 
 class _Waited(NamedTuple):
-    """Medians over the steps."""
+    """Medians over the steps, and every step."""
 
     seconds: float
     step: float
+    steps: dict[int, float]
 
 
 def _waited(gathered: Gathered) -> _Waited | None:
     """Of a trainer that waits for a notable part of a step; None of another. A step that is not logged is the
     wait and the stages that are."""
-    known = []
-    for row in gathered.rows.values():
+    known: dict[int, tuple[float, float]] = {}
+    for step, row in gathered.rows.items():
         wait = sum(seconds for column, seconds in row.items() if _holds_generation(column))
         stages = {
             column: seconds
@@ -133,10 +133,11 @@ def _waited(gathered: Gathered) -> _Waited | None:
             if column.startswith("timing_s/") and column not in _BESIDE and not _holds_generation(column)
         }
         if wait > 0.0 and stages:
-            known.append((wait, row.get(TIMING_STEP, wait + sum(stages.values()))))
+            known[step] = wait, row.get(TIMING_STEP, wait + sum(stages.values()))
     if not known:
         return None
-    found = _Waited(*(median(each) for each in zip(*known, strict=True)))
+    waits, wholes = zip(*known.values(), strict=True)
+    found = _Waited(median(waits), median(wholes), dict(zip(known, wholes, strict=True)))
     return found if found.seconds > _NOTABLE * found.step else None
 
 

@@ -98,6 +98,26 @@ class StepLog:
     """Columns that are left out of the fit (``leaving_out``)."""
     rewards_hidden: bool = False
     """Rewards were computed behind generation: their metric holds hardly any seconds, or there is none."""
+    mixed: bool = False
+    """What a step trained was not begun together: the run generates while it trains, or carries rollouts."""
+    held_up: "Mapping[int, float]" = field(default_factory=dict)
+    """Seconds of whole steps by number, of a run whose trainer waits for generation beside it."""
+
+    @property
+    def ramp(self) -> int:
+        """How many of its first steps are not as it goes on: what a mixed run trains in them are the shortest
+        of what was begun."""
+        return ramp(len(self.frame)) if self.mixed else 0
+
+    @property
+    def whole_steps(self) -> "Mapping[int, float]":
+        """Seconds by step number where generation is not fitted: of a run that it holds up, or whose metric
+        of it is left out. Empty elsewhere."""
+        left = [column for column in self.not_fitted if "gen" in self.covers.get(column, ())]
+        if self.held_up or not left or TIMING_STEP not in self.frame:
+            return self.held_up
+        whole = self.frame[[STEP, TIMING_STEP]].dropna()
+        return dict(zip(whole[STEP].astype(int).tolist(), whole[TIMING_STEP].tolist(), strict=True))
 
     @property
     def rewards_along(self) -> bool:
@@ -117,6 +137,11 @@ class StepLog:
             return self
         left_out = {**self.left_out, f"step before --from-step {step}": int(before.sum())}
         return replace(self, frame=self.frame[~before].reset_index(drop=True), left_out=left_out)
+
+
+def ramp(steps: int) -> int:
+    """First steps of a run that carries rollouts which are not as it goes on."""
+    return steps // 3
 
 
 def read_step_log(
@@ -289,6 +314,8 @@ def step_log(
         left_out=dict(gathered.left_out),
         notes=(*gathered.notes, *notes),
         rewards_hidden=hidden,
+        mixed=gathered.mixed,
+        held_up=gathered.held_up,
         files=tuple(
             {"name": shown_name(file, root), "bytes": file.stat().st_size, "sha256": sha256_of(file)}
             for file in files

@@ -32,6 +32,10 @@ class Gathered:
     rows: dict[int, dict[str, float]]
     left_out: "Tally[str]" = field(default_factory=Tally)
     notes: list[str] = field(default_factory=list)
+    mixed: bool = False
+    """What a step trained was not begun together: the run generates while it trains, or carries rollouts."""
+    held_up: dict[int, float] = field(default_factory=dict)
+    """Seconds of whole steps, of a run whose trainer waits for generation beside it."""
     _seen: set[tuple[object, ...]] = field(default_factory=set)
 
     def leave_out(self, reason: str, *place: object) -> None:

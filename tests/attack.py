@@ -19,7 +19,7 @@ import pytest
 
 from oppo_sim.cli.main import run
 from oppo_sim.given_command import COMMAND
-from oppo_sim.run_folder import JOURNAL
+from oppo_sim.run_files import JOURNAL
 from oppo_sim.runs import execute
 from oppo_sim.runs.evaluate import evaluate
 from oppo_sim.runs.request import RunRequest, RunResult

@@ -19,7 +19,8 @@ from joblib import Parallel
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from oppo_sim.errors import HaltError, OppoError
-from oppo_sim.run_folder import open_run_folder, read_run_folder
+from oppo_sim.finished_run import read_run_folder
+from oppo_sim.run_folder import open_run_folder
 from oppo_sim.run_kinds import SIMULATED
 from oppo_sim.runs import execute
 from oppo_sim.runs.request import RunRequest, RunResult

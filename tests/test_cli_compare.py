@@ -17,8 +17,8 @@ from oppo_sim import columns as c
 from oppo_sim import compare
 from oppo_sim.cli.main import run
 from oppo_sim.comparison.result import ATTRIBUTION_COLUMNS
+from oppo_sim.finished_run import read_run_folder
 from oppo_sim.report.labels import policy_names
-from oppo_sim.run_folder import read_run_folder
 from oppo_sim.runs import execute as execution
 from oppo_sim.runs.evaluate import evaluate
 from oppo_sim.runs.request import RunRequest, RunResult

@@ -16,7 +16,8 @@ import pytest
 
 from oppo_sim import columns as c
 from oppo_sim import simulate
-from oppo_sim.run_folder import JOURNAL, MANIFEST, read_run_folder
+from oppo_sim.finished_run import read_run_folder
+from oppo_sim.run_files import JOURNAL, MANIFEST
 from oppo_sim.tables import ParquetTable
 from tests.cli_runs import Oppo, assert_refused, contents, start_oppo, write_scenario
 

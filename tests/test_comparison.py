@@ -17,9 +17,9 @@ from oppo_sim import compare, load_scenario, simulate
 from oppo_sim.comparison.folder import compare_to_folder
 from oppo_sim.comparison.plan import baseline_of, plan_comparison
 from oppo_sim.errors import OppoError
+from oppo_sim.finished_run import read_run_folder
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.progress import unheard
-from oppo_sim.run_folder import read_run_folder
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.statistics import interval, ratio_interval
 from oppo_sim.scenario import build

@@ -20,10 +20,10 @@ from oppo_sim.cli.main import run
 from oppo_sim.comparison.plan import make_cells, plan_comparison
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
+from oppo_sim.finished_run import read_run_folder
 from oppo_sim.progress import Progress
 from oppo_sim.report.labels import significant
 from oppo_sim.report.ranges import around, ends_text, few_seeds_sentence
-from oppo_sim.run_folder import read_run_folder
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.machine import on_machine
 from oppo_sim.runs.ranges import (

@@ -22,9 +22,9 @@ import oppo_sim
 from oppo_sim import columns as c
 from oppo_sim.cli.main import run
 from oppo_sim.errors import OppoError
+from oppo_sim.finished_run import read_run_folder
 from oppo_sim.report.explore import at_values
 from oppo_sim.report.points import Points
-from oppo_sim.run_folder import read_run_folder
 from oppo_sim.sweep import Sweep
 from tests import own_policies
 from tests.cells import run_cell

@@ -15,9 +15,10 @@ from matplotlib.figure import Figure
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
 from oppo_sim.files import disk_error, partial_path
+from oppo_sim.finished_run import read_run_folder
 from oppo_sim.report.perfetto import write_trace
 from oppo_sim.results.spans import Span
-from oppo_sim.run_folder import open_run_folder, read_run_folder
+from oppo_sim.run_folder import open_run_folder
 from oppo_sim.run_kinds import SIMULATED
 from oppo_sim.tables import ParquetTable
 

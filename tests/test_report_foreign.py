@@ -12,7 +12,7 @@ from oppo_sim.notebook_figure import Figure
 from oppo_sim.report.html_page import report_html
 from oppo_sim.report.html_parts import png_bytes
 from oppo_sim.report.style import bar_figure
-from oppo_sim.run_folder import MANIFEST
+from oppo_sim.run_files import MANIFEST
 from tests.cli_runs import Oppo, assert_refused
 from tests.report_hostile import NASTY, hostile_folders
 from tests.report_page import check_page

@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 
 from oppo_sim.cli.main import oppo, run
 from oppo_sim.errors import OppoError
-from oppo_sim.run_folder import TRACE, open_run_folder
+from oppo_sim.run_files import TRACE
+from oppo_sim.run_folder import open_run_folder
 from oppo_sim.run_kinds import SIMULATED
 from oppo_sim.traces.opening import open_trace
 from oppo_sim.traces.recorded import split_trace, write_recorded_run

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from oppo_sim.draws import draw_index, stream_key
 from oppo_sim.errors import OppoError
-from oppo_sim.run_folder import TRACE, open_run_folder
+from oppo_sim.run_files import TRACE
+from oppo_sim.run_folder import open_run_folder
 from oppo_sim.run_kinds import SIMULATED
 from oppo_sim.traces.config import TraceConfig
 from oppo_sim.traces.replay import Replay, build_replay, replay_frame

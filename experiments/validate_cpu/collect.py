@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from shutil import copyfile
 
-from oppo_sim.run_folder import read_run_folder
+from oppo_sim.finished_run import read_run_folder
 
 HERE = Path(__file__).parent
 COMMAND = (

@@ -53,6 +53,7 @@ def command(
     from oppo_sim.errors import OppoError
     from oppo_sim.scenario.load import load_scenario
     from oppo_sim.scenario.policy_label import for_policy, scenario_under
+    from oppo_sim.taken_folder import refuse_taken
 
     require_engine("torch")
     from oppo_real.run.folder import RealRequest, can_resume, run_to_folder
@@ -70,7 +71,7 @@ def command(
     run = f"{options.safe_name(loaded.name)}-{options.safe_name(named)}-seed{setup.base.seed}-real"
     folder = output or Path("runs") / run
     if not resume:
-        options.refuse_taken(folder, MEASURED, force, resumes=can_resume(folder, setup))
+        refuse_taken(folder, MEASURED, force, resumes=can_resume(folder, setup))
     if not setup.config.trains and not setup.config.lock_step:
         say_notes(["no PPO update is made or timed: mode replay makes one with real.ppo.enabled: true"])
     first = min(setup.base.warmup_steps, setup.base.steps - 1)

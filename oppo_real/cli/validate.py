@@ -93,12 +93,13 @@ def command(
     from oppo_real.validate.variants import variants_of_search
     from oppo_real.validate.write import write_validation
     from oppo_sim.errors import OppoError
+    from oppo_sim.taken_folder import refuse_taken
 
     loaded = load_scenario(scenario, overrides)
     if from_tune is not None and policies is not None:
         raise OppoError("--policies and --from-tune both say what to validate: give one of them")
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-validate"
-    options.refuse_taken(folder, VALIDATION, force)
+    refuse_taken(folder, VALIDATION, force)
     if not measure:
         check_kept(loaded, folder, from_tune, profile)
     if from_tune is not None:

@@ -13,7 +13,8 @@ from oppo_sim.errors import OppoError
 from oppo_sim.files import partial_path
 from oppo_sim.report.labels import counted, told_done
 from oppo_sim.results.sinks import FrameSink
-from oppo_sim.run_folder import JOURNAL, MANIFEST, TRACE, RunFolder, open_run_folder
+from oppo_sim.run_files import JOURNAL, MANIFEST, TRACE
+from oppo_sim.run_folder import RunFolder, open_run_folder
 from oppo_sim.run_kinds import MEASURED
 from oppo_sim.simulation_folder import ROLLOUTS, RunOutput, StoredRun, finish_run
 from oppo_sim.traces.storage import save_trace

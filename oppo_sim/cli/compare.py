@@ -85,8 +85,8 @@ def command(
         refuse_other,
     )
     from oppo_sim.comparison.plan import plan_comparison
+    from oppo_sim.finished_run import read_run_folder
     from oppo_sim.report.labels import counted
-    from oppo_sim.run_folder import read_run_folder
     from oppo_sim.runs.execute import Executor
     from oppo_sim.scenario.load import load_scenario
 

@@ -136,6 +136,7 @@ def command(
     from oppo_sim.fit.call import fit_to_folder, observe
     from oppo_sim.fit.observe import observe_record
     from oppo_sim.scenario.load import load_scenario
+    from oppo_sim.taken_folder import refuse_taken
 
     if bool(logs) == bool(observed):
         raise click.UsageError("give training logs, or --observe without any log")
@@ -148,7 +149,7 @@ def command(
         raise click.UsageError("--judge-scenario is of a log that is predicted only: give it with --judge")
     loaded = [load_scenario(each, overrides) for each in scenarios]
     folder = options.folder_to_write(output, f"{options.safe_name(loaded[0].name)}-fit", force)
-    options.refuse_taken(folder, FIT, force)
+    refuse_taken(folder, FIT, force)
     if observed:
         of_logs = (judged, fit_steps, from_step is not None, leave_out, lengths, log_lengths, fields)
         if any((*of_logs, framework != "auto", unit != "auto")):

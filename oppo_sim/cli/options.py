@@ -10,6 +10,7 @@ import click
 
 from oppo_sim.cli.main import EXIT_INTERRUPTED
 from oppo_sim.errors import OppoError
+from oppo_sim.run_files import MANIFEST
 
 PATH = click.Path(path_type=Path)
 
@@ -182,7 +183,6 @@ def folder_to_write(
     if output is not None:
         return output
     from oppo_sim.cli.progress import say_notes
-    from oppo_sim.run_folder import MANIFEST
 
     first = Path("runs") / default
     if force or not (first / MANIFEST).is_file():
@@ -197,10 +197,3 @@ def folder_to_write(
 
 def _is_free(folder: Path) -> bool:
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-
-
-def refuse_taken(folder: Path, kind: str, force: bool, *, resumes: bool = False) -> None:
-    """As the function of that name of run folders, which need data frames."""
-    from oppo_sim import run_folder
-
-    run_folder.refuse_taken(folder, kind, force, resumes=resumes)

@@ -48,6 +48,7 @@ def command(
     from oppo_sim.scenario.load import load_scenario
     from oppo_sim.scenario.policy_label import for_policy, scenario_under
     from oppo_sim.simulation_folder import SimulationRequest, shown_steps, simulate_to_folder
+    from oppo_sim.taken_folder import refuse_taken
 
     loaded = load_scenario(scenario, for_policy(overrides, policy)).for_steps(steps)
     named = policy or loaded.policy.name
@@ -55,7 +56,7 @@ def command(
     setup = build_setup(loaded, policy=name, seed=seed, steps=steps)
     run = f"{options.safe_name(loaded.name)}-{options.safe_name(named)}-seed{setup.seed}"
     folder = options.folder_to_write(output, run, force)
-    options.refuse_taken(folder, SIMULATED, force)
+    refuse_taken(folder, SIMULATED, force)
     shown = timeline or shown_steps(setup)
     request = SimulationRequest(
         setup, name, folder, force, shown, rollouts, figures, machine_of(loaded, draws)

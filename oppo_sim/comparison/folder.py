@@ -17,7 +17,8 @@ from oppo_sim.manifest import provenance
 from oppo_sim.policies.registry import BASELINE, source_digest
 from oppo_sim.progress import OnProgress
 from oppo_sim.rewards import learning_of
-from oppo_sim.run_folder import JOURNAL, MANIFEST, RunFolder, beside, open_run_folder, refuse_taken
+from oppo_sim.run_files import JOURNAL, MANIFEST
+from oppo_sim.run_folder import RunFolder, beside, open_run_folder
 from oppo_sim.run_kinds import COMPARISON
 from oppo_sim.runs.execute import Executor
 from oppo_sim.runs.statistics import ROLLOUTS
@@ -25,6 +26,7 @@ from oppo_sim.runs.store import RunStore
 from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.build import merged_warnings
 from oppo_sim.scenario.schema import Scenario
+from oppo_sim.taken_folder import refuse_taken
 
 TABLE = "comparison.parquet"
 ATTRIBUTION = "attribution.parquet"

@@ -26,12 +26,13 @@ from oppo_sim.columns import (
     timing,
 )
 from oppo_sim.errors import OppoError
+from oppo_sim.finished_run import read_run_folder
 from oppo_sim.fit.log.names import LogNames
 from oppo_sim.fit.log.reading import StepLog, read_step_log, step_log
 from oppo_sim.fit.log.segments import Gathered
 from oppo_sim.fit.terms.stages import OTHER
 from oppo_sim.given_command import flag_given
-from oppo_sim.run_folder import MANIFEST, read_run_folder
+from oppo_sim.run_files import MANIFEST
 from oppo_sim.traces.journal import is_journal, read_journal
 from oppo_sim.traces.recorded import WORKLOAD, read_recorded_run
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.finished_run import FinishedRun
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.report.html_parts import joined, times_faster
 from oppo_sim.report.labels import (
@@ -31,7 +32,6 @@ from oppo_sim.report.ranges import (
     replayed_sentence,
     widest_sentence,
 )
-from oppo_sim.run_folder import FinishedRun
 from oppo_sim.runs.best import best_policy, losses_by_draw, losses_by_seed, not_told_apart
 from oppo_sim.runs.statistics import ROLLOUTS, TO_REWARD
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oppo_sim import columns as c
+from oppo_sim.finished_run import FinishedRun
 from oppo_sim.policies.registry import BASELINE
 from oppo_sim.report.comparison_answer import Compared, answer, compared
 from oppo_sim.report.comparison_figures import attribution_figure, speedup_figure, step_time_figure
@@ -35,7 +36,6 @@ from oppo_sim.report.labels import (
 )
 from oppo_sim.report.points import Points
 from oppo_sim.report.ranges import ends_text, machine_sentence
-from oppo_sim.run_folder import FinishedRun
 from oppo_sim.runs.distributions import compared_shares
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import Any, Final
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.priors import IDENTIFIED, UNIDENTIFIED
 from oppo_sim.errors import OppoError
+from oppo_sim.finished_run import FinishedRun
 from oppo_sim.report.fit_figures import fit_figures
 from oppo_sim.report.html_parts import Chapter, Grid, Section, joined, picture
 from oppo_sim.report.labels import counted, format_percent, significant, time_unit
-from oppo_sim.run_folder import FinishedRun
 
 _RECORD: Final = "fit.json"
 _FEW: Final = 4

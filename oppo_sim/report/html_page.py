@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oppo_sim.errors import OppoError
 from oppo_sim.files import refuse_unwritable, whole_file
+from oppo_sim.finished_run import FinishedRun, read_run_folder
 from oppo_sim.given_command import kept_command
 from oppo_sim.plain_json import plain
 from oppo_sim.report.html_comparison import comparison_chapter
@@ -31,7 +32,6 @@ from oppo_sim.report.html_validation import validation_chapter
 from oppo_sim.report.labels import Unit, clock_unit
 from oppo_sim.report.perfetto import read_trace
 from oppo_sim.report.points import SWEEP
-from oppo_sim.run_folder import FinishedRun, read_run_folder
 from oppo_sim.run_kinds import COMPARISON, FIT, MEASURED, SIMULATED, VALIDATION
 
 if TYPE_CHECKING:

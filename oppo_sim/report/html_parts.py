@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from oppo_sim import columns as c
 from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.files import file_errors
+from oppo_sim.png import write_png
 from oppo_sim.report.labels import (
     MEASURES,
     Measure,
@@ -31,7 +32,6 @@ from oppo_sim.report.labels import (
 from oppo_sim.report.points import Points, heat_axes, is_grid
 from oppo_sim.report.ranges import MACHINE_ENDS
 from oppo_sim.report.style import FAINT, IDLE, INK
-from oppo_sim.run_folder import write_png
 from oppo_sim.runs.machine import DEFAULT_DRAWS
 from oppo_sim.runs.statistics import ROLLOUTS
 from oppo_sim.scenario.overrides import without_own_trace

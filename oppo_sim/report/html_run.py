@@ -7,6 +7,7 @@ import numpy as np
 
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
+from oppo_sim.finished_run import FinishedRun
 from oppo_sim.report.activities import STEP_END, Timeline
 from oppo_sim.report.html_parts import (
     Chapter,
@@ -39,7 +40,6 @@ from oppo_sim.report.run_figures import (
     staleness_figure,
 )
 from oppo_sim.report.timeline import compare_gantt
-from oppo_sim.run_folder import FinishedRun
 from oppo_sim.run_kinds import MEASURED
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from oppo_sim.finished_run import FinishedRun
 from oppo_sim.report.html_parts import (
     Chapter,
     Grid,
@@ -14,7 +15,6 @@ from oppo_sim.report.html_parts import (
     stored_picture,
 )
 from oppo_sim.report.labels import DISTRIBUTIONS, NOTHING, counted, format_percent, format_signed, significant
-from oppo_sim.run_folder import FinishedRun
 
 _LEAST_SHARE = 0.001
 _FIGURES = {

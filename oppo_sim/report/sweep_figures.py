@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from oppo_sim import columns as c
 from oppo_sim.files import file_errors, refuse_existing, whole_file
+from oppo_sim.png import write_png
 from oppo_sim.report.curve_figure import curve_figure
 from oppo_sim.report.heat_figure import heat_figure
 from oppo_sim.report.html_parts import svg_text
@@ -18,7 +19,6 @@ from oppo_sim.report.points import CHUNK_FIELD, Points, category, heat_axes, is_
 from oppo_sim.report.ranked_figure import ranked_figure
 from oppo_sim.report.scatter_figure import scatter_figure
 from oppo_sim.report.tradeoff_figure import tradeoff_figure
-from oppo_sim.run_folder import write_png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from oppo_sim.errors import OppoError
-from oppo_sim.run_folder import refuse_begun
 from oppo_sim.runs.execute import Runner
 from oppo_sim.runs.journal import Entry, Journal
 from oppo_sim.runs.request import Finished, RunRequest, RunResult
+from oppo_sim.taken_folder import refuse_begun
 
 
 class RunStore(Journal):

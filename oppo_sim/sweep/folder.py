@@ -27,7 +27,7 @@ from oppo_sim.manifest import provenance
 from oppo_sim.plain_json import json_bytes
 from oppo_sim.progress import OnProgress
 from oppo_sim.rewards import learning_of
-from oppo_sim.run_folder import file_facts
+from oppo_sim.run_files import file_facts
 from oppo_sim.run_kinds import SWEEP as SWEEP_KIND
 from oppo_sim.runs.differing import differing
 from oppo_sim.runs.evaluate import setup_of

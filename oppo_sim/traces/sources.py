@@ -33,7 +33,8 @@ def load_path(path: Path) -> "pd.DataFrame":
         if is_journal(path):
             return read_journal(path).as_trace()
 
-        from oppo_sim.run_folder import TRACE, read_run_folder
+        from oppo_sim.finished_run import read_run_folder
+        from oppo_sim.run_files import TRACE
         from oppo_sim.traces.recorded import WORKLOAD, read_recorded_run
 
         if (path / WORKLOAD).is_file():

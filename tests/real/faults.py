@@ -36,7 +36,8 @@ from oppo_real.run.folder import RealRequest, run_to_folder
 from oppo_real.run.setup import build_real_setup
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.run_folder import JOURNAL, MANIFEST, read_run_folder
+from oppo_sim.finished_run import read_run_folder
+from oppo_sim.run_files import JOURNAL, MANIFEST
 from tests.broken_disk import Disk, OnChange, broken_disk, full_from, kill_at
 from tests.real.real_scenario import real_scenario
 

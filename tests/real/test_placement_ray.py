@@ -23,7 +23,7 @@ from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import run_real
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.run_folder import read_run_folder
+from oppo_sim.finished_run import read_run_folder
 from oppo_sim.scenario.yaml_text import dump_yaml
 from tests.cli_runs import Printed, assert_refused, start_oppo
 from tests.real.real_scenario import MODEL, damaged_model, real_scenario

@@ -17,7 +17,7 @@ from oppo_real.run.start import real_manifest, run_real
 from oppo_sim import columns as c
 from oppo_sim.cli.main import oppo as group
 from oppo_sim.errors import OppoError
-from oppo_sim.run_folder import read_run_folder
+from oppo_sim.finished_run import read_run_folder
 from oppo_sim.scenario.yaml_text import dump_yaml
 from oppo_sim.simulation import simulate
 from oppo_sim.traces.storage import load_trace

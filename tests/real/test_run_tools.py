@@ -21,7 +21,7 @@ from oppo_real.run.start import run_real
 from oppo_real.wrapper import rollout_stream
 from oppo_sim import columns as c
 from oppo_sim.errors import OppoError
-from oppo_sim.run_folder import read_run_folder
+from oppo_sim.finished_run import read_run_folder
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
 from tests.real.real_scenario import MODEL, real_scenario

@@ -16,9 +16,9 @@ from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import run_real
 from oppo_real.task.arithmetic import LONGEST_PROMPT
 from oppo_sim import columns as c
+from oppo_sim.finished_run import read_run_folder
 from oppo_sim.report.html_run import run_chapter
 from oppo_sim.report.run_figures import response_length_figure
-from oppo_sim.run_folder import read_run_folder
 from oppo_sim.scenario.schema import Scenario
 from tests.real.real_scenario import real_scenario
 

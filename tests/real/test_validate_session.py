@@ -18,7 +18,7 @@ from oppo_real.validate.predict import EngineLimits, limits_of
 from oppo_sim.cli.main import oppo as group
 from oppo_sim.costs.profile import load_profile
 from oppo_sim.errors import OppoError
-from oppo_sim.run_folder import read_run_folder
+from oppo_sim.finished_run import read_run_folder
 from oppo_sim.scenario import build
 
 MODEL = {

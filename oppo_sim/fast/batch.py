@@ -1,4 +1,4 @@
-"""Who runs and who waits on a replica, and the KV blocks they hold, compiled (``model/replica.py``)."""
+"""Who runs and who waits on a replica, and the KV blocks they hold, compiled (``model/batch.py``)."""
 
 # Records are read by field, which has no type for mypy.
 # mypy: disable-error-code="no-any-return, return-value, assignment"
@@ -46,7 +46,7 @@ def count_class(s: State, r: int, slot: int, more: int) -> None:
 
 @compiled
 def blocks_for_next_token(s: State, r: int) -> int:
-    """``Replica._blocks_for_next_token``: a context's whole blocks are what is beyond its residue."""
+    """``ReplicaBatch._blocks_for_next_token``: a context's whole blocks are what is beyond its residue."""
     replica, block = replicas_in(s)[r], s.kv_block_tokens
     beyond = 0
     for i in range(block):
@@ -63,14 +63,14 @@ def most_blocks(s: State, r: int) -> int:
 
 @compiled
 def kept_blocks(s: State, r: int) -> int:
-    """``Replica._kept_blocks``."""
+    """``ReplicaBatch._kept_blocks``."""
     replica = replicas_in(s)[r]
     return replica.kept_blocks - (replica.shared_blocks - replica.shared_running)
 
 
 @compiled
 def iterations_before_full(s: State, r: int, wanted: int) -> int:
-    """``Replica._iterations_before_full``, at most ``wanted``."""
+    """``ReplicaBatch.iterations_before_full``, at most ``wanted``."""
     replica, residues = replicas_in(s)[r], residues_in(s)
     block = s.kv_block_tokens
     grown_most = replica.running * ((wanted + block - 1) // block)
@@ -84,7 +84,7 @@ def iterations_before_full(s: State, r: int, wanted: int) -> int:
 
 @compiled
 def enqueue(s: State, r: int, slot: int) -> None:
-    """``Replica.enqueue``."""
+    """``ReplicaBatch.enqueue``."""
     replica, waiting = replicas_in(s)[r], waiting_in(s)
     if s.tools and turns_in(s)[slot].at_tool:
         replica.away += 1
@@ -182,7 +182,7 @@ def leave(s: State, r: int, place: int) -> None:
 
 @compiled
 def give_up_kept(s: State, r: int) -> None:
-    """``Replica._give_up_kept``."""
+    """``ReplicaBatch._give_up_kept``."""
     replica = replicas_in(s)[r]
     if most_blocks(s, r) + kept_blocks(s, r) <= s.kv_blocks:
         return
@@ -192,7 +192,7 @@ def give_up_kept(s: State, r: int) -> None:
 
 @compiled
 def preempt_until_it_fits(s: State, r: int) -> None:
-    """``Replica._preempt_until_it_fits``."""
+    """``ReplicaBatch.preempt_until_it_fits``."""
     replica, capacity = replicas_in(s)[r], s.kv_blocks
     give_up_kept(s, r)
     if most_blocks(s, r) <= capacity:
@@ -212,7 +212,7 @@ def preempt_until_it_fits(s: State, r: int) -> None:
 
 @compiled
 def remove(s: State, r: int, slot: int) -> None:
-    """``Replica.remove``."""
+    """``ReplicaBatch.remove``."""
     replica, rollout = replicas_in(s)[r], rollouts_in(s)[slot]
     if rollout.has_kv:
         for i in range(replica.running):
@@ -236,7 +236,7 @@ def remove(s: State, r: int, slot: int) -> None:
 
 @compiled
 def room(s: State, r: int) -> int:
-    """``Replica._room``: how many waiting rollouts, in id order, may join now."""
+    """``ReplicaBatch._room``: how many waiting rollouts, in id order, may join now."""
     replica = replicas_in(s)[r]
     count = replica.waiting
     if not s.limited:
@@ -267,7 +267,7 @@ def fitting(s: State, r: int, count: int, used: int) -> int:
 
 @compiled
 def sync_generated(s: State, r: int) -> None:
-    """``Replica.sync_generated``."""
+    """``ReplicaBatch.sync_generated``."""
     replica = replicas_in(s)[r]
     for i in range(replica.running):
         rollout = rollouts_in(s)[running_slot(s, r, i)]

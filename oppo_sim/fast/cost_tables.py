@@ -169,7 +169,7 @@ def _decode(
 
 
 def _work(actor: DecodeCost, most: int) -> "np.ndarray[Any, Any]":
-    """As ``Replica._work_line``: operations at no KV, a KV token, bytes at no KV, a KV token; zeros where
+    """As ``WorkMeter._line``: operations at no KV, a KV token, bytes at no KV, a KV token; zeros where
     unknown."""
     import numpy as np
 

@@ -1,7 +1,7 @@
 """What the compiled path works on: records and arrays (docs/architecture.md).
 
 The state ``s`` of a run is one record of numbers (``SETTINGS``, ``RUN``) and of places of arrays
-(``TABLES``): ``replicas_in(s)[r].kv`` is here what ``Replica._kv`` is in the model. One pointer to
+(``TABLES``): ``replicas_in(s)[r].kv`` is here what ``ReplicaBatch.kv`` is in the model. One pointer to
 everything, since arrays as arguments cost compiled calls more than what the calls do.
 
 A *slot* is a place of a rollout in flight; the rollouts of a group lie side by side, in a *group slot*, and

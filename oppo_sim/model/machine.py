@@ -11,7 +11,8 @@ from oppo_sim.model.counterfactual import Counterfactual
 from oppo_sim.model.device import Device, Host, Runner
 from oppo_sim.model.layout import device_layout
 from oppo_sim.model.links import Links
-from oppo_sim.model.replica import DECODE, IDLE, PREFILL, Replica, ReplicaRules
+from oppo_sim.model.replica import DECODE, IDLE, PREFILL, Replica
+from oppo_sim.model.replica_rules import ReplicaRules
 from oppo_sim.model.rollout import Rollout
 from oppo_sim.model.scorer import Scorer
 from oppo_sim.model.scorer_cache import PrefixCache
@@ -161,7 +162,7 @@ class Machine:
             replica.step = step
             replica.origin = origin
             replica.at -= passed
-            replica.work = Work()
+            replica.meter.work = Work()
             replica.spans = spans
         return passed
 
@@ -189,7 +190,7 @@ class Machine:
             self.generating = True
             self.stopping = False
             for replica in self.replicas:
-                replica.chunk_size = chunk_size
+                replica.batch.chunk_size = chunk_size
                 replica.begin_phase(self.clock.now, round_size)
                 if event is not None and replica.spans is not None:
                     ended = self.clock.elapsed
@@ -232,15 +233,15 @@ class Machine:
     def end_round(self) -> Iterator[Rollout]:
         """Rollouts that may have made tokens in the round, ``generated`` current."""
         for replica in self.replicas:
-            replica.sync_generated()
+            replica.batch.sync_generated()
             finished, replica.made_in_round = replica.made_in_round, []
-            yield from dict.fromkeys((*finished, *replica.running))
+            yield from dict.fromkeys((*finished, *replica.batch.rollouts))
 
     def join(self, rollouts: Sequence[Rollout]) -> None:
         """More rollouts, while generation goes on."""
         for rollout in rollouts:
             replica = self.replicas[rollout.replica]
-            replica.enqueue(rollout)
+            replica.batch.enqueue(rollout)
             if replica.round_left is None:  # else it is at the barrier
                 replica.wake(self.clock.now)
                 self._answered.append(replica)
@@ -258,7 +259,7 @@ class Machine:
 
     def _tool_answered(self, rollout: Rollout) -> None:
         replica = self.replicas[rollout.replica]
-        replica.tool_answered(rollout)
+        replica.batch.tool_answered(rollout)
         if not self.generating or self.stopping:
             return
         now = self.clock.now
@@ -273,7 +274,7 @@ class Machine:
     def forget(self, rollout: Rollout) -> None:
         """A rollout is dropped: its tool answers nobody."""
         if rollout.queued:
-            self.replicas[rollout.replica].remove(rollout)
+            self.replicas[rollout.replica].batch.remove(rollout)
         call = self._calls.pop(rollout.rollout_id, None)
         if call is not None:
             self.clock.cancel(call)
@@ -298,7 +299,7 @@ class Machine:
         self._ready.clear()
         for replica in self.replicas:
             replica.state = IDLE
-            replica.sync_generated()
+            replica.batch.sync_generated()
         return max(replica.at for replica in self.replicas)
 
     def settle(self, now: float) -> None:
@@ -349,7 +350,7 @@ class Machine:
         if idle and self.stopped():
             # Outside rounds whoever waits for a tool goes on in this phase.
             rounds = self.replicas[0].round_left is not None
-            if rounds or not any(replica.away for replica in self.replicas):
+            if rounds or not any(replica.batch.away for replica in self.replicas):
                 self._scheduler.all_idle()
                 if ready and self.generating:  # another generation batch has begun
                     self._start_ready(now)

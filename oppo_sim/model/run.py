@@ -177,19 +177,19 @@ class SimulatedPlant:
         hold = begun.arrangement.hold
         for rollout, left in begun.moved:
             if rollout.queued:
-                replicas[left].remove(rollout)
+                replicas[left].batch.remove(rollout)
             self.machine.scorer.move(rollout, left)
         if begun.arrangement is not KEEP or self._held:
             self._held = bool(hold)
             for rollout in self._scheduler.ledger.unfinished.values():
                 if rollout.rollout_id in hold:
                     if rollout.queued:
-                        replicas[rollout.replica].remove(rollout)
+                        replicas[rollout.replica].batch.remove(rollout)
                 elif not rollout.queued and rollout.finished_at is None:
-                    replicas[rollout.replica].enqueue(rollout)
+                    replicas[rollout.replica].batch.enqueue(rollout)
         else:
             for rollout in begun.admitted:
-                replicas[rollout.replica].enqueue(rollout)
+                replicas[rollout.replica].batch.enqueue(rollout)
 
     def generate(self, chunk_size: int, round_size: int | None, asleep: bool, first: bool) -> None:
         phases = self._inputs.costs.phases
@@ -217,7 +217,7 @@ class SimulatedPlant:
         seconds = yield from self._trainer.update_weights(step)
         if self._inputs.machine.clear_kv_cache_on_weight_sync:
             for replica in self.machine.replicas:
-                replica.release_kv()
+                replica.batch.release_kv()
         return seconds
 
     def other(self, step: int) -> Wait[float]:
@@ -231,7 +231,7 @@ class SimulatedPlant:
         self.mark("step_end", reading.at, end.step)
         machine = self.machine
         tally = machine.tally
-        tally.gen = Work.of_all([replica.work for replica in machine.replicas])
+        tally.gen = Work.of_all([replica.meter.work for replica in machine.replicas])
         tally.scoring = Work.of_all(machine.scorer.work_of)
         layout = machine.layout
         devices = DeviceCounts(len(layout.training), len(layout.sync), layout.num_devices)

@@ -169,3 +169,25 @@ def test_each_of_several_scenarios_is_written_with_its_own_offload(tmp_path: Pat
         before = simulate(log_scenario.model_copy(update={"costs": truth}), policy="sequential").steps
         ratio = again["timing_s/update_actor"].mean() / before["timing_s/update_actor"].mean()
         assert ratio == pytest.approx(1.0, abs=0.1)
+
+
+@short_chains()
+@pytest.mark.parametrize("left", [("update_actor",), ("update_actor", "old_log_prob")])
+def test_offload_of_a_stage_that_is_left_out_stays_as_the_scenario_has_it(
+    left: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Whether another stage tells the rate, or none does."""
+    scenario = offloading(None)
+    log = verl_log(tmp_path / "a.log", scenario, TRUTH, steps=8)
+    result = fit(log, scenario, fit_steps=8, draws=60, leave_out=left, folder=tmp_path / "fit")
+    assert (OFFLOAD in result.posterior.terms) == (len(left) == 1)
+    assert "Offload: offload_bytes_per_s is the host link's rate" in (
+        tmp_path / "fit" / "scenario.yaml"
+    ).read_text(encoding="utf-8")
+    written = load_scenario(tmp_path / "fit" / "scenario.yaml")
+    point = written.costs.model_copy(update={"draws": EXACT})
+    again = simulate(written.model_copy(update={"costs": point}), policy="sequential").steps
+    before = simulate(scenario, policy="sequential").steps
+    for stage in left:
+        ratio = again[f"timing_s/{stage}"].mean() / before[f"timing_s/{stage}"].mean()
+        assert ratio == pytest.approx(1.0, abs=0.2)

@@ -13,7 +13,6 @@ from oppo_sim.fit.observe import Observed, observe_record, observed_costs
 from oppo_sim.fit.record import fit_record
 from oppo_sim.fit.sources import open_log
 from oppo_sim.fit.terms.gathers import GATHER
-from oppo_sim.fit.terms.offload import OFFLOAD
 from oppo_sim.fit.terms.priors import TOOL_TOKENS
 from oppo_sim.progress import OnProgress, listener, unheard
 from oppo_sim.scenario.overrides import Overrides
@@ -194,7 +193,7 @@ def _write(result: FitResult, folder: Path, record: dict[str, Any], force: bool,
             "Response lengths of the logs hold the output of tools, which no engine decodes: the fit took"
             " that into account, a simulation of such lengths decodes them all."
         )
-    if OFFLOAD in result.posterior.terms:
+    if any(part.features.offload for part in result.parts):
         comments.append(
             "Offload: offload_bytes_per_s is the host link's rate; what it takes beyond that is in the"
             " seconds of the stages (old_log_prob_s, update_actor_s and their like)."

@@ -36,9 +36,10 @@ def cost_draws(
             if stage in values and f"{stage}_s" in values:
                 values[stage], more = gathers.as_terms(values[stage], posterior.terms[GATHER])
                 values[f"{stage}_s"] = values[f"{stage}_s"] + more
+    # Of stages that no fitted metric holds, offload is what the scenario says.
+    offload = posterior.terms.get(OFFLOAD, np.ones(posterior.size))
     for stage, seconds in part.features.offload.items():
-        if OFFLOAD in posterior.terms and f"{stage}_s" in values:
-            values[f"{stage}_s"] = values[f"{stage}_s"] + posterior.terms[OFFLOAD] * seconds
+        values[f"{stage}_s"] = values.get(f"{stage}_s", np.zeros(posterior.size)) + offload * seconds
     values["first_step_s"] = (
         np.sum(list(posterior.first.values()), axis=0) if posterior.first else np.zeros(posterior.size)
     )

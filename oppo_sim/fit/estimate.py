@@ -341,7 +341,8 @@ def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
 
     def features_of(scenario: Scenario) -> tuple[Features, StepLog]:
         features, kept = build_features(log, scenario.model_copy(update={"costs": costs}), seed=seed)
-        return replace(features, offload=offload), kept
+        runs = {stage: seconds for stage, seconds in offload.items() if features.stages[stage].max() > 0}
+        return replace(features, offload=runs), kept
 
     features, kept = features_of(scenario)
     check_rollouts(kept, scenario)

@@ -179,6 +179,27 @@ def test_recorded_rollouts_tell_for_what_a_phase_waited(tmp_path: Path) -> None:
     assert any("nothing shows which of them finished last" in note for note in unknown.notes)
 
 
+@short_chains()
+def test_logs_of_one_file_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    """Each run's folder has a ``train.log``."""
+    logs = []
+    for seed, folder in enumerate(("one", "two", "three")):
+        (tmp_path / folder).mkdir()
+        steps = 8 + seed
+        log = verl_log(tmp_path / folder / "train.log", fit_scenario(), TRUTH, steps=steps, seed=seed)
+        logs.append(log)
+    result = fit(logs[:2], fit_scenario(), from_step=3, judge=[(logs[2], fit_scenario())], draws=50)
+    names = ["one/train.log", "two/train.log", "three/train.log"]
+    assert list(result.left_out) == names
+    assert [result.left_out[name].get("step before --from-step 3", 0) for name in names] == [2, 2, 0]
+    assert [each.log for each in (*result.held_out, *result.judged)] == names
+    read = [replace(oppo_sim.read_step_log(log), path="") for log in logs[:2]]
+    assert list(fit(read, fit_scenario(), fit_steps=9, draws=50).left_out) == [
+        "train.log (1)",
+        "train.log (2)",
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

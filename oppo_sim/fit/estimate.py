@@ -37,6 +37,7 @@ from oppo_sim.fit.log.batches import as_sampled
 from oppo_sim.fit.log.carried import carried, with_mixed
 from oppo_sim.fit.log.leaving_out import without_metrics
 from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.told_apart import with_own_names
 from oppo_sim.fit.log_lengths import LogLengths, lengths_of_logs, other_lengths
 from oppo_sim.fit.log_part import LogPart
 from oppo_sim.fit.own_policy import moved_to_steps
@@ -166,10 +167,11 @@ def fit_logs(
     if not logs:
         raise OppoError("there is no log to fit: give at least one")
     refuse_twice([log for log, _ in logs], [log for log, _ in judged])
+    named = with_own_names([log for log, _ in (*logs, *judged)])
     if leave_out:
-        marked = without_metrics([log for log, _ in (*logs, *judged)], leave_out)
-        of_scenario = [(log, scenario) for log, (_, scenario) in zip(marked, (*logs, *judged), strict=True)]
-        logs, judged = of_scenario[: len(logs)], of_scenario[len(logs) :]
+        named = without_metrics(named, leave_out)
+    of_scenario = [(log, scenario) for log, (_, scenario) in zip(named, (*logs, *judged), strict=True)]
+    logs, judged = of_scenario[: len(logs)], of_scenario[len(logs) :]
     progress(Progress("lengths and the cost model's seconds of every step", 0, _STAGES))
     sampled = {scenario.content_hash: with_samples(scenario, log_lengths) for _, scenario in (*logs, *judged)}
     logs, judged = (

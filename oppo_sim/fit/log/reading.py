@@ -316,6 +316,7 @@ def step_log(
         rewards_hidden=hidden,
         mixed=gathered.mixed,
         held_up=gathered.held_up,
+        path=str(root),
         files=tuple(
             {"name": shown_name(file, root), "bytes": file.stat().st_size, "sha256": sha256_of(file)}
             for file in files

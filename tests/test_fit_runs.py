@@ -23,6 +23,7 @@ from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
 from oppo_sim.simulation_folder import SimulationRequest, simulate_to_folder
+from oppo_sim.traces.recorder import Recorder
 from tests.fit_logs import ALL, COSTS, TRUTH, fit_scenario, short_chains, verl_log
 
 
@@ -198,6 +199,27 @@ def test_logs_of_one_file_name_are_told_apart_by_their_folders(tmp_path: Path) -
         "train.log (1)",
         "train.log (2)",
     ]
+
+
+@short_chains()
+def test_recorded_runs_whose_prompts_are_not_all_known_are_simulated_together(tmp_path: Path) -> None:
+    """A recorder need not say how long a prompt is."""
+    for number in (1, 2):
+        with Recorder(tmp_path / f"run{number}", framework="mine") as recorder:
+            for step in range(4):
+                recorder.start_step(step)
+                for place in range(64):
+                    known = step > 0 or place > 0
+                    recorder.rollout_finished(
+                        200 + place + 10 * step + number, prompt_length=100 if known else None
+                    )
+                recorder.stage("gen", 5.0 + step)
+                recorder.stage("update_actor", 9.0)
+    runs = [tmp_path / "run1", tmp_path / "run2"]
+    result = fit(runs, fit_scenario(), fit_steps=4, draws=50, log_lengths=True)
+    (lengths,) = (each.lengths for each in result.fitted)
+    assert lengths is not None and lengths.frame is not None
+    assert lengths.frame["prompt_length"].tolist() == [100] * 64 * 8  # the scenario's own, too
 
 
 @pytest.mark.parametrize(

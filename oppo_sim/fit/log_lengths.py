@@ -116,14 +116,15 @@ def lengths_of_logs(logs: Sequence[StepLog], scenario: Scenario, seed: int) -> L
             step = int(row[STEP])
             if log.lengths is not None:
                 lengths = np.asarray(log.lengths[step], dtype=np.int64)
-                prompt = default_prompt if log.prompts is None else float(np.mean(log.prompts[step]))
+                known = None if log.prompts is None else log.prompts.get(step)
+                prompt = default_prompt if known is None else float(np.mean(known))
             else:
                 figures, prompt = length_figures(row, scenario, default_prompt)
                 lengths = rebuilt_lengths(figures, 1, generator)[0]
             responses.append(dealt(lengths, scenario.group_size, alike, generator))
             prompts.append(np.full(len(lengths), max(0, round(prompt)), dtype=np.int64))
-    known = all(log.lengths is not None for log in logs)
-    source = "of the rollouts" if known else "rebuilt from the figures"
+    every = all(log.lengths is not None for log in logs)
+    source = "of the rollouts" if every else "rebuilt from the figures"
     mixed = any(log.mixed for log in logs)
     said = f"lengths {source} of {len(responses)} steps"
     if mixed:

@@ -204,7 +204,7 @@ def _of_this_run(log: StepLog, lengths: str) -> StepLog:
 
 def _with_rollouts(log: StepLog, frame: "pd.DataFrame") -> StepLog:
     responses, prompts = _by_step(frame, STEP, RESPONSE_LENGTH), _by_step(frame, STEP, PROMPT_LENGTH)
-    whole = {step: each for step, each in prompts.items() if len(each) == len(responses[step])}
+    whole = {step: each for step, each in prompts.items() if len(each) == len(responses.get(step, ()))}
     return _with_tool_waits(replace(log, lengths=responses, prompts=whole or None), frame)
 
 

@@ -52,6 +52,7 @@ from oppo_sim.tune.request import (
 from oppo_sim.tune.search import Ended, SearchProblem, search
 from oppo_sim.tune.space import Space
 from oppo_sim.tune.trials import (
+    Checked,
     Infeasible,
     Interaction,
     KnobEffect,
@@ -171,9 +172,9 @@ def _concluded(searched: _Searched, bench: Bench, tell: OnProgress) -> Tuned:
     chosen, looked = chosen_of(problem, bench, trials, seeds)
     if chosen is None:
         where = (
-            f"on {counted(len(seeds), 'fresh seed')}, on which {len(looked)} settings were looked at again"
+            f"on {counted(len(seeds), 'fresh seed')}, on which {counted(len(looked), 'setting')} ran again"
         )
-        return _nothing_feasible(searched, bench, where)
+        return _nothing_feasible(searched, bench, where, looked)
     everything = beside(chosen, [*looked, *given_settings(bench, problem, seeds)])
     best = next(one for one in everything if one.checked is chosen)
     label = chosen.setting.label
@@ -323,11 +324,18 @@ def _tuned(searched: _Searched, bench: Bench, sections: Mapping[str, Sequence[st
     )
 
 
-def _nothing_feasible(searched: _Searched, bench: Bench, where: str) -> Tuned:
-    nearest = nearest_of(searched.trials) or next(trial for trial in searched.trials if trial.costs)
+def _nothing_feasible(searched: _Searched, bench: Bench, where: str, looked: Sequence[Checked] = ()) -> Tuned:
+    """``looked``: trials that kept all bounds until the fresh seeds, on which they are judged then."""
+    again = {one.number: one for one in looked}
+    trials = [
+        replace(trial, measures=again[trial.number].measures, violations=again[trial.number].violations)
+        for trial in searched.trials
+        if trial.number in again
+    ] or searched.trials
+    nearest = nearest_of(trials) or next(trial for trial in trials if trial.costs)
     constraints = searched.problem.constraints
     binding = broken(nearest.violations)
-    ran = [trial for trial in searched.trials if trial.violations]
+    ran = [trial for trial in trials if trial.violations]
     parts = []
     for name in binding:
         limit = getattr(constraints, name)

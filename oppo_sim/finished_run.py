@@ -15,7 +15,7 @@ from oppo_sim.tables import read_table
 if TYPE_CHECKING:
     import pandas as pd
 
-_MEND: Final = "run the simulation again"
+_MEND: Final = "run the command that wrote it again"
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,7 @@ class FinishedRun:
             with reading(path, _MEND):
                 facts = file_facts(path)
             if facts != self.manifest[FILES][name]:
-                raise OppoError(
-                    f"{path} was changed after the run finished: run the simulation again, or work on a copy"
-                )
+                raise OppoError(f"{path} was changed after the run finished: {_MEND}, or work on a copy")
 
 
 def read_run_folder(path: str | Path) -> FinishedRun:

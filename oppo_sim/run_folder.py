@@ -251,7 +251,8 @@ def _remove_earlier_run(root: Path, journal: BinaryIO) -> None:
     listed, finished = _listed(root, journal), []
     if (root / MANIFEST).is_file():
         manifest = read_json(root / MANIFEST, MEND_BY_HAND)
-        finished = list(manifest.get(FILES, ())) if isinstance(manifest, dict) else []
+        found = manifest.get(FILES) if isinstance(manifest, dict) else None
+        finished = list(found) if isinstance(found, dict) else []
     files = [root / checked_name(name, root) for name in dict.fromkeys((*listed, *finished))]
     for file in files:
         if not file.parent.resolve().is_relative_to(root.resolve()):

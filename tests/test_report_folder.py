@@ -19,7 +19,7 @@ from oppo_sim.finished_run import read_run_folder
 from oppo_sim.report.perfetto import write_trace
 from oppo_sim.results.spans import Span
 from oppo_sim.run_folder import open_run_folder
-from oppo_sim.run_kinds import SIMULATED
+from oppo_sim.run_kinds import FIT, SIMULATED
 from oppo_sim.tables import ParquetTable
 
 FULL = Path("/dev/full")
@@ -355,3 +355,25 @@ def test_a_streamed_table_says_a_full_disk_once(tmp_path: Path, row_group_rows: 
 def test_a_table_in_a_missing_folder_says_so(tmp_path: Path) -> None:
     with pytest.raises(OppoError, match="cannot write"):
         ParquetTable(tmp_path / "none" / "t", ["x"])
+
+
+def test_what_mends_a_damaged_folder_is_the_command_that_wrote_it(tmp_path: Path) -> None:
+    """Not every folder is of a simulation."""
+    with open_run_folder(tmp_path, FIT) as folder:
+        folder.write_json("fit.json", {"terms": []})
+        folder.finish({"kind": FIT})
+    (tmp_path / "fit.json").write_text("{")
+    run = read_run_folder(tmp_path)
+    with pytest.raises(OppoError, match=r"fit.json is damaged .*: run the command that wrote it again"):
+        run.json("fit.json")
+    with pytest.raises(OppoError, match="changed after the run finished: run the command that wrote it"):
+        run.verify()
+
+
+@pytest.mark.parametrize("files", [5, [1], None])
+def test_a_manifest_that_lists_no_names_is_replaced_by_force(files: object, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"kind": SIMULATED, "files": files}))
+    (tmp_path / "mine.txt").write_text("stays")
+    write_run(tmp_path, force=True)
+    read_run_folder(tmp_path).verify()
+    assert (tmp_path / "mine.txt").read_text() == "stays"

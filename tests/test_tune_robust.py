@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import oppo_sim
 from oppo_sim import columns as c
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.errors import OppoError
@@ -190,3 +191,19 @@ def test_quantiles_of_regret() -> None:
     assert together([0.0, 0.1], "worst") == pytest.approx(0.1)
     assert together([i / 10 for i in range(11)], "quantile") == pytest.approx(0.9)
     assert together([0.0, 1.0], "quantile") == pytest.approx(0.9)
+
+
+def test_one_other_world_needs_no_list_in_python(tmp_path: Path) -> None:
+    """A name was taken letter by letter, and a factor was a traceback."""
+    found = oppo_sim.tune(
+        scenario(tmp_path, max_response_length=4000),
+        policies=["sequential"],
+        other_traces="math_gsm8k_gpt3",
+        drifts=0.5,
+        trials=1,
+        seeds=1,
+        fresh_seeds=1,
+        draws=0,
+    )
+    worlds = [each["world"] for each in found.record["regrets"]]
+    assert worlds == ["as given", "trace math_gsm8k_gpt3", "lengths × 0.5"]

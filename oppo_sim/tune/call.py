@@ -32,10 +32,10 @@ def tune(
     max_length_bias: float | None = None,
     kv_capacity: int | Literal["auto"] | None = None,
     max_deferrals: int | None = None,
-    other_traces: Sequence[str | Path] = (),
-    drifts: Sequence[float] = (),
+    other_traces: str | Path | Sequence[str | Path] = (),
+    drifts: float | Sequence[float] = (),
     cost_worlds: int = 0,
-    cost_profiles: Sequence[str | Path] = (),
+    cost_profiles: str | Path | Sequence[str | Path] = (),
     robust: Robust = "mean",
     trials: int = 200,
     timeout_s: float | None = None,
@@ -71,7 +71,8 @@ def tune(
         kv_capacity: bound on the KV peak of a replica, tokens; ``auto``: what device memory leaves.
         max_deferrals: bound on how often a rollout is deferred.
         other_traces, drifts, cost_worlds, cost_profiles: worlds that the choice must be good for, too: other
-            traces, factors on all lengths, so many draws of the machine, other measured profiles.
+            traces, factors on all lengths, so many draws of the machine, other measured profiles; one, or a
+            list of them.
         robust: ``mean``, ``worst`` or ``quantile`` (90 %) of the regret over the worlds.
         trials: settings to try; with more later, the search in ``folder`` goes on. ``timeout_s``: seconds
             that the search may take.
@@ -94,7 +95,10 @@ def tune(
         raise OppoError(f"policies are {policies!r}: give a list of at least one name")
     bounds = Constraints(max_staleness, max_mean_staleness, max_length_bias, kv_capacity, max_deferrals)
     worlds = WorldSpec(
-        tuple(map(str, other_traces)), tuple(drifts), cost_worlds, tuple(map(Path, cost_profiles))
+        tuple(map(str, _each(other_traces))),
+        tuple(_each(drifts)),
+        cost_worlds,
+        tuple(map(Path, _each(cost_profiles))),
     )
     request = TuneRequest(
         scenario,
@@ -122,6 +126,11 @@ def tune(
         figures,
     )
     return run_tuning(request, listener(progress) or unheard)
+
+
+def _each(given: Any) -> Sequence[Any]:
+    """One is given as it is, several as a list."""
+    return [given] if isinstance(given, str | Path | float | int) else given
 
 
 def _knob(field: str, values: Any) -> Knob:

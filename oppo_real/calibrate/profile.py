@@ -165,8 +165,8 @@ def _too_little(table: str) -> OppoError:
 
 def tail_factor(data: Sequence[Measured]) -> float | None:
     """How much longer a decode batch with a long tail takes than an even one of the same rollouts and total
-    KV: the largest ratio that the repeats confirm (the fastest of the one is slower than the
-        slowest of the other), at least 1; None if none was run.
+    KV: the largest ratio that the repeats confirm (the fastest of the one is slower than the slowest of the
+    other), at least 1; None if none was run.
     """
     even = {one.point.cell: one for one in data if one.point.cell is not None}
     tails = [one for one in data if one.point.cell is None]

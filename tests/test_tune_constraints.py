@@ -97,28 +97,24 @@ def test_nothing_feasible_names_the_nearest_and_what_binds(tmp_path: Path) -> No
 
 
 def test_a_bound_that_breaks_on_the_fresh_seeds_alone_is_told_by_what_they_show(tmp_path: Path) -> None:
-    """The least bound that the search's seeds keep: other draws are further from it."""
-    given, knobs = (
-        scenario(tmp_path),
-        (choices("policy.overcommit", 4), choices("policy.max_deferrals", None)),
-    )
-    options: dict[str, Any] = {"policies": ("april",), "space": knobs, "trials": 1}
+    given = scenario(tmp_path)
+    options: dict[str, Any] = {
+        "policies": ("april",),
+        "space": (choices("policy.overcommit", 4), choices("policy.max_deferrals", None)),
+        "trials": 1,
+    }
     free = search(given, **options)
     assert free.chosen is not None
-    fresh, seen = free.chosen.checked.measures, free.trials.iloc[0]
-    name, bound = next(
-        (bound, float(abs(seen[column])))
-        for bound, column in (
-            ("max_mean_staleness", c.COMPARED_STALENESS_MEAN),
-            ("max_length_bias", c.LENGTH_BIAS_PAIRED),
-        )
-        if abs(fresh[column]) > abs(seen[column])
-    )
-    found = search(given, **options, constraints=Constraints(**{name: bound}))
+    seen, fresh = int(free.trials.iloc[0]["kv_peak_tokens"]), free.chosen.checked.measures["kv_peak_tokens"]
+    assert seen < fresh
+    found = search(given, **options, constraints=Constraints(kv_capacity=seen))
+    assert (found.trials["status"] == "ok").all()
     assert found.infeasible is not None
-    assert found.infeasible.binding == (name,)
-    assert "on 4 fresh seeds, on which 1 setting ran again" in found.infeasible.sentence
-    assert f"{name} is kept by 0 of 1" in found.infeasible.sentence
+    assert found.infeasible.binding == ("kv_capacity",)
+    sentence = found.infeasible.sentence
+    assert "on 4 fresh seeds, on which 1 setting ran again" in sentence
+    assert f"{fresh:,.0f} where {seen} is allowed" in sentence
+    assert "kv_capacity is kept by 0 of 1" in sentence
 
 
 def test_loosened_bounds_need_another_folder(tmp_path: Path) -> None:

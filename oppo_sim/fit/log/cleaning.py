@@ -111,7 +111,7 @@ def cleaned(
         notes.append(_NO_TOKENS)
     notes += _derive(frame)
     frame = _without_impossible(frame, seconds, gathered)
-    if frame.empty:
+    if frame.empty or not any(column in frame for column in stages):
         reasons = ", ".join(f"{reason} ({count})" for reason, count in gathered.left_out.most_common(3))
         raise OppoError(f"no step of {where} can be used: {reasons}")
     return frame.reset_index(drop=True), notes
@@ -221,8 +221,8 @@ def _step_alone_in_ms(frame: "pd.DataFrame", columns: list[str]) -> bool:
     stages = {stage for each in parts for stage in each.removeprefix("timing_s/").split("+")}
     if TIMING_STEP not in frame or not {"gen", "update_actor"} <= stages:
         return False
-    ratio = frame[TIMING_STEP].median() / (_THOUSAND * frame[parts].sum(axis=1).median())
-    return bool(_LEAST_PART < ratio < 1 / _LEAST_PART)
+    whole, named = float(frame[TIMING_STEP].median()), _THOUSAND * float(frame[parts].sum(axis=1).median())
+    return _LEAST_PART * named < whole < named / _LEAST_PART
 
 
 def _lines_in_ms(frame: "pd.DataFrame", columns: list[str]) -> "pd.Series[bool]":

@@ -643,6 +643,39 @@ def test_what_is_no_log_is_refused_in_one_sentence(tmp_path: Path) -> None:
     assert "not a whole gzip file" in refused(packed)
 
 
+def test_a_log_whose_seconds_are_all_zero_is_refused_without_a_warning(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    nothing = {name: 0.0 for name in BASE if name.startswith("timing_s/")}
+    path = console(tmp_path / "zero.log", [(step, nothing) for step in range(4)])
+    assert "no step of" in refused(path)
+    assert "timing_s/gen of zero seconds (4)" in refused(path)
+    assert not recwarn.list
+
+
+def test_a_step_by_a_name_of_ones_own_is_a_whole_number(tmp_path: Path) -> None:
+    """Epochs would have given two steps the same number."""
+    lines = [{**BASE, "epoch": 0.5 * number, "back": -number} for number in range(1, 5)]
+    path = write_lines(tmp_path / "m.jsonl", lines)
+    assert "--field step=epoch: " in refused(path, fields={"step": "epoch"})
+    assert "has 0.5 there, which is no step" in refused(path, fields={"step": "epoch"})
+    assert "has -1 there, which is no step" in refused(path, fields={"step": "back"})
+
+
+def test_a_metric_of_several_stages_beside_one_of_them_is_refused(tmp_path: Path) -> None:
+    """It was left out without a word."""
+    path = console(tmp_path / "a.log", [(step, {"both": 9.0}) for step in range(4)])
+    for name in ("timing_s/old_log_prob+ref", "timing_s/ref+old_log_prob"):
+        said = refused(path, fields={name: "both"})
+        assert f"--field {name}=both: the log has timing_s/ref by itself" in said
+    assert "the log has timing_s/gen by itself" in refused(path, fields={"timing_s/gen+reward": "both"})
+    assert "there is no column 'timing_s/values+values'" in refused(
+        path, fields={"timing_s/values+values": "both"}
+    )
+    log = read_step_log(path, fields={"timing_s/old_log_prob+values": "both"})
+    assert log.covers["timing_s/old_log_prob+values"] == ("old_log_prob", "values")
+
+
 def test_a_trainer_state_is_read(tmp_path: Path) -> None:
     rows = [
         {"step": s, "step_time": 8.0, "completions/mean_length": 90.0, "num_tokens": 1000 * s}

@@ -183,7 +183,9 @@ def read_step_log(
     if said := replaced_note(numbered, names, gathered.rows):
         gathered.note(said)
     hidden = timing("reward") not in given and _rewards_untimed(lines, names)
-    return step_log(root, names, gathered, [file for file, found in records if found], unit, hidden=hidden)
+    log = step_log(root, names, gathered, [file for file, found in records if found], unit, hidden=hidden)
+    _refuse_counted_twice(log, given)
+    return log
 
 
 def _records(files: Sequence[Path], reading: Reading, root: Path) -> list[tuple[Path, list[Figures]]]:
@@ -257,6 +259,19 @@ def _without_cut_numbers(file: Path, lines: list[Figures], reading: Reading) -> 
     return found
 
 
+def _refuse_counted_twice(log: StepLog, given: Mapping[str, str]) -> None:
+    """Raises OppoError for a metric of several stages, given by ``--field``, that ``_covers`` leaves out."""
+    for column, name in given.items():
+        if column.startswith("timing_s/") and column in log.frame and column not in log.covers:
+            parts = [timing(stage) for stage in column.removeprefix("timing_s/").split("+")]
+            apart = ", ".join(part for part in parts if part in log.covers)
+            if apart:
+                raise OppoError(
+                    f"--field {column}={name}: the log has {apart} by itself, and its seconds would count"
+                    " twice: leave this --field out, or name the other stages alone"
+                )
+
+
 def _check_names(
     given: Mapping[str, str], records: Sequence[tuple[Path, list[Figures]]], reading: Reading, root: Path
 ) -> None:
@@ -273,6 +288,17 @@ def _check_names(
             close = get_close_matches(name, names, 1)
             hint = f"did you mean '{close[0]}'?" if close else "look for its name in the log"
             raise OppoError(f"--field {column}={name}: {root} has no metric '{name}'; {hint}")
+        if column == STEP:
+            numbers = (first_figure(figures, (name,)) for _, found in records for _, figures in found)
+            if odd := next((each for each in numbers if each is not None and not _is_step(each)), None):
+                raise OppoError(
+                    f"--field {column}={name}: {root} has {odd:g} there, which is no step: name a metric of"
+                    " whole numbers from 0 on"
+                )
+
+
+def _is_step(number: float) -> bool:
+    return number >= 0 and float(number).is_integer()
 
 
 def _rewards_untimed(lines: Sequence[Mapping[str, float]], names: LogNames) -> bool:
@@ -334,7 +360,8 @@ def _check_fields(given: Mapping[str, str]) -> None:
     }
     for column in given:
         stages = column.removeprefix("timing_s/").split("+")
-        if column not in known and not (column.startswith("timing_s/") and set(stages) <= set(STAGES[:-1])):
+        together = column.startswith("timing_s/") and set(stages) <= set(STAGES[:-1])
+        if column not in known and not (together and len(set(stages)) == len(stages)):
             raise OppoError(
                 f"--field {column}={given[column]}: there is no column '{column}'; give one of"
                 f" {', '.join(sorted(known))}, or stages that a metric holds together, as"

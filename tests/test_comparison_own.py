@@ -62,6 +62,28 @@ def test_the_machine_is_drawn_for_both() -> None:
     assert gain["speedup_both_low"] <= gain["speedup_low"]
 
 
+def test_a_baseline_that_nobody_is_compared_with_is_not_run(tmp_path: Path) -> None:
+    """``partial-rollout`` stands beside sequential in rounds. Plain sequential, in no table, was named among
+    what cannot be told apart from the best: a traceback in the terminal."""
+    scenario = write_scenario(tmp_path, policy={"name": "partial-rollout"})
+    found = oppo_sim.compare(scenario, ["partial-rollout"], seeds=2, draws=3)
+    assert set(found.cells[c.RUN_POLICY]) == set(found.table.index)
+    assert set(found.alike) <= set(found.table.index)
+
+
+def test_a_policy_that_is_slower_than_its_baseline_is_told_so(tmp_path: Path, oppo: Oppo) -> None:
+    """Who runs it would be faster without, though nobody asked for ``sequential``."""
+    scenario = write_scenario(tmp_path, policy={"name": "partial-rollout"})
+    arguments = ("--policies", "partial-rollout", "--seeds", "2", "--no-figures", "--no-attribution")
+    code, out, err = oppo("compare", str(scenario), *arguments, "-o", str(tmp_path / "one"))
+    assert code == 0, err
+    told = json.loads((tmp_path / "one" / "comparison.json").read_text())
+    best = told["best"]
+    assert best.startswith("sequential (rounds of ")
+    assert told["against_own"]["speedups"][best]["speedup"] > 1.0
+    assert "against partial-rollout, the scenario's own policy" in " ".join(out.split())
+
+
 @pytest.mark.parametrize("policy", ["sequential", "tail-batching"])
 def test_nothing_is_said_of_the_baseline_and_of_what_was_not_compared(
     policy: str, tmp_path: Path, oppo: Oppo

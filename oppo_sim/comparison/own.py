@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def own_record(comparison: "Comparison") -> dict[str, Any]:
-    """For JSON and manifests: the speed-up of every compared policy against the scenario's own, by trained
-    rollouts on the same seeds and draws, with its intervals. Empty where the own policy is the baseline, or
-    was not compared, or the best is by time to the target reward."""
+    """For JSON and manifests: the speed-up of every compared policy, and of a baseline that is the best,
+    against the scenario's own, by trained rollouts on the same seeds and draws, with its intervals. Empty
+    where the own policy is the baseline, or was not compared, or the best is by time to the target reward."""
     plan = comparison.plan
     if plan is None or plan.objective == TO_REWARD:
         return {}
@@ -29,7 +29,7 @@ def own_record(comparison: "Comparison") -> dict[str, Any]:
         index=[c.RUN_POLICY, c.DRAW], columns=c.RUN_SEED, values=c.S_PER_ROLLOUT
     ).sort_index()  # fmt: skip
     gains = {}
-    for label in labels:
+    for label in dict.fromkeys((*labels, comparison.best)):
         if label == own:
             continue
         ratio, low, high = ratio_interval((given.loc[own].to_numpy() / given.loc[label].to_numpy()).tolist())

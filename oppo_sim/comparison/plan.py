@@ -108,16 +108,19 @@ def plan_comparison(
         request, setups[label] = checked_request(scenario, one.policy, one.settings, steps=steps)
         baselines[label], settings = baseline_of(scenario, label)
         base = replace(request, policy=BASELINE, settings=_text(settings), source="")
-        wanted = [Cell(baselines[label], ACTUAL, base)]
+        of_label = [Cell(baselines[label], ACTUAL, base)]
         if label != BASELINE:
-            wanted.append(Cell(label, ACTUAL, request))
-            wanted += _variants(label, request, setups[label]) if attribution else []
-        for cell in wanted:
+            of_label.append(Cell(label, ACTUAL, request))
+            of_label += _variants(label, request, setups[label]) if attribution else []
+        for cell in of_label:
             for seed in numbers:
                 placed = replace(cell, request=cell.request.at(seed))
                 cells.setdefault((cell.label, cell.variant, placed.request.key), placed)
+    # The plain baseline only where somebody is compared with it.
+    rows = {*policies, *(baselines[label] for label in policies)}
+    wanted = [cell for cell in cells.values() if cell.label in rows]
     # Attribution stays at the point. A process keeps what runs of one draw share, so they follow each other.
-    actual = [cell for cell in cells.values() if cell.variant == ACTUAL]
+    actual = [cell for cell in wanted if cell.variant == ACTUAL]
     drawn = [
         replace(cell, request=cell.request.on(terms), draw=number)
         for number, terms in enumerate(machine.draws)
@@ -125,7 +128,7 @@ def plan_comparison(
     ]
     return ComparisonPlan(
         scenario,
-        tuple(cells.values()),
+        tuple(wanted),
         setups,
         tuple(named[label] for label in policies),
         {label: baselines[label] for label in policies},

@@ -9,6 +9,7 @@ import numpy as np
 from oppo_sim.columns import STEP, TIMING_STEP, timing
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.terms.decoding import AS_IT_IS
 from oppo_sim.fit.terms.features import Features
 from oppo_sim.fit.terms.stages import OTHER, Measurement, seconds_beyond
 
@@ -44,7 +45,7 @@ def _share_steps(one: StepLog, other: StepLog) -> bool:
 def refuse_units(log: StepLog, members: Sequence[Measurement], features: Features) -> None:
     """Seconds of generation that are hundreds of times what the cost model says, or a fraction of it, are
     none; nor are those of training where its stages together are such a fraction. Raises OppoError."""
-    gen = features.decode[0, features.decode.shape[1] // 2] + features.prefill[0]
+    gen = features.decode[0, AS_IT_IS] + features.prefill[0]
     for member in members:
         if "gen" not in member.stages:
             continue

@@ -24,6 +24,7 @@ from oppo_sim.columns import (
     timing,
 )
 from oppo_sim.errors import OppoError
+from oppo_sim.fit.log.names import stages_in
 from oppo_sim.fit.log.segments import COUNTED, Gathered
 from oppo_sim.traces.importers.summed_tokens import SHOWN_DIGITS, grid_of
 
@@ -218,7 +219,7 @@ def _in_seconds(frame: "pd.DataFrame", columns: list[str], unit: str, gathered: 
 def _step_alone_in_ms(frame: "pd.DataFrame", columns: list[str]) -> bool:
     """Generation and updates, most of any step, are a thousandth of what it is said to take."""
     parts = [each for each in columns if each not in (TIMING_STEP, *_SOMETIMES)]
-    stages = {stage for each in parts for stage in each.removeprefix("timing_s/").split("+")}
+    stages = {stage for each in parts for stage in stages_in(each)}
     if TIMING_STEP not in frame or not {"gen", "update_actor"} <= stages:
         return False
     whole, named = float(frame[TIMING_STEP].median()), _THOUSAND * float(frame[parts].sum(axis=1).median())

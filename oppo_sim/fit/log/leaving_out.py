@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from oppo_sim.columns import TIMING_STEP, timing
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.log.names import FRAMEWORKS
+from oppo_sim.fit.log.names import FRAMEWORKS, stages_in
 from oppo_sim.fit.log.reading import StepLog
 from oppo_sim.traces.importers.figures import PREFIXES
 
@@ -40,7 +40,7 @@ def _columns(log: StepLog, name: str) -> list[str]:
     if named in listed:
         return [named]
     own = [column for column in _of_framework(log, name.strip()) if column in listed]
-    return own or [each for each in listed if named in map(timing, each.removeprefix("timing_s/").split("+"))]
+    return own or [each for each in listed if named in map(timing, stages_in(each))]
 
 
 def _of_framework(log: StepLog, name: str) -> list[str]:
@@ -52,7 +52,7 @@ def _of_framework(log: StepLog, name: str) -> list[str]:
         if names.name == log.framework
         for column, known in (
             (TIMING_STEP, names.step),
-            *((timing("+".join(timed.covers)), timed.names) for timed in names.stages),
+            *((timed.column, timed.names) for timed in names.stages),
         )
         if asked & set(known)
     ]

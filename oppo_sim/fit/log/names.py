@@ -33,6 +33,16 @@ class Timed(NamedTuple):
     plus: tuple[str, ...] = ()
     """Metrics that are added to it where the log has them."""
 
+    @property
+    def column(self) -> str:
+        """Ours: ``timing_s/gen+reward``."""
+        return timing("+".join(self.covers))
+
+
+def stages_in(column: str) -> tuple[str, ...]:
+    """What a column of seconds holds by its name (``Timed.column``)."""
+    return tuple(column.removeprefix("timing_s/").split("+"))
+
 
 @dataclass(frozen=True)
 class LogNames:

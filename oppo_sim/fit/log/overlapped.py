@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Final, NamedTuple
 
-from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP, timing
-from oppo_sim.fit.log.names import LogNames
+from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP
+from oppo_sim.fit.log.names import LogNames, stages_in
 from oppo_sim.fit.log.segments import Gathered
 from oppo_sim.traces.importers.figures import PREFIXES, first_figure
 
@@ -89,8 +89,8 @@ def _say_in_turns(gathered: Gathered, metric: str, waited: "_Waited | None") -> 
 def leave_out_locked(gathered: Gathered, names: LogNames) -> None:
     """Without ``LogNames.locked`` and whole steps, if they wait for generation beside them: a step is then
     all its other stages, the wait among them, and generation takes longer than those before it."""
-    generation = {timing("+".join(timed.covers)) for timed in names.stages if "gen" in timed.covers}
-    stages = {timing("+".join(timed.covers)) for timed in names.stages} - generation
+    generation = {timed.column for timed in names.stages if "gen" in timed.covers}
+    stages = {timed.column for timed in names.stages} - generation
     known = [row for row in gathered.rows.values() if {*stages, *generation, TIMING_STEP} <= row.keys()]
     known = [row for row in known if row[TIMING_STEP] > 0.0]
     if not names.locked or not known:
@@ -142,4 +142,4 @@ def _waited(gathered: Gathered) -> _Waited | None:
 
 
 def _holds_generation(column: str) -> bool:
-    return column.startswith("timing_s/") and "gen" in column.removeprefix("timing_s/").split("+")
+    return column.startswith("timing_s/") and "gen" in stages_in(column)

@@ -28,7 +28,7 @@ from oppo_sim.columns import (
 )
 from oppo_sim.errors import OppoError
 from oppo_sim.files import sha256_of
-from oppo_sim.fit.log.names import FRAMEWORKS, REWARDS_ALONG, LogNames
+from oppo_sim.fit.log.names import FRAMEWORKS, REWARDS_ALONG, LogNames, stages_in
 from oppo_sim.fit.log.overlapped import leave_out_locked, leave_out_waits, may_be_in_turns, overlap_metric
 from oppo_sim.fit.log.replaced import replaced_note
 from oppo_sim.fit.log.segments import Gathered, gather
@@ -263,7 +263,7 @@ def _refuse_counted_twice(log: StepLog, given: Mapping[str, str]) -> None:
     """Raises OppoError for a metric of several stages, given by ``--field``, that ``_covers`` leaves out."""
     for column, name in given.items():
         if column.startswith("timing_s/") and column in log.frame and column not in log.covers:
-            parts = [timing(stage) for stage in column.removeprefix("timing_s/").split("+")]
+            parts = [timing(stage) for stage in stages_in(column)]
             apart = ", ".join(part for part in parts if part in log.covers)
             if apart:
                 raise OppoError(
@@ -359,7 +359,7 @@ def _check_fields(given: Mapping[str, str]) -> None:
         STEP,
     }
     for column in given:
-        stages = column.removeprefix("timing_s/").split("+")
+        stages = stages_in(column)
         together = column.startswith("timing_s/") and set(stages) <= set(STAGES[:-1])
         if column not in known and not (together and len(set(stages)) == len(stages)):
             raise OppoError(
@@ -425,11 +425,11 @@ def _covers(names: LogNames, present: set[str]) -> Covers:
     covers: Covers = {}
     apart = {stage for stage in STAGES if timing(stage) in present}
     for timed in names.stages:
-        column = timing("+".join(timed.covers))
+        column = timed.column
         if column in present and column not in covers:
             covers[column] = (*timed.covers, *(stage for stage in timed.also if stage not in apart))
     for column in sorted(present - covers.keys()):
-        stages = tuple(column.removeprefix("timing_s/").split("+"))
+        stages = stages_in(column)
         if column.startswith("timing_s/") and set(stages) <= set(STAGES[:-1]):
             covers[column] = stages
     # A metric of several stages counts only where its parts are not named. Beside some of them their seconds
@@ -445,7 +445,7 @@ def _covers(names: LogNames, present: set[str]) -> Covers:
 def _seconds(figures: Mapping[str, float], names: LogNames) -> dict[str, float]:
     found: dict[str, float] = {}
     for timed in names.stages:
-        column = timing("+".join(timed.covers))
+        column = timed.column
         value = _figure(figures, timed.names)
         if value is not None and column not in found:
             found[column] = value + sum(_figure(figures, (name,)) or 0.0 for name in timed.plus)

@@ -11,14 +11,13 @@ from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.checks.identify import (
-    OddStep,
     TermEstimate,
     estimates_table,
-    odd_steps,
     posterior_estimates,
     unidentified_cuts,
 )
 from oppo_sim.fit.checks.judging import Judgement, judge, predict
+from oppo_sim.fit.checks.odd_steps import OddStep, odd_steps
 from oppo_sim.fit.checks.periodic import in_words, with_periodic
 from oppo_sim.fit.checks.plausible import overlaps, refuse_twice, refuse_units
 from oppo_sim.fit.checks.rewards_along import rewards_along, with_hidden_rewards

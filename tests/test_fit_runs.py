@@ -181,6 +181,26 @@ def test_recorded_rollouts_tell_for_what_a_phase_waited(tmp_path: Path) -> None:
 
 
 @short_chains()
+def test_a_log_too_short_to_be_judged_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    """They were fitted to the lengths of other runs, the last to those of none."""
+    large, small = fit_scenario(), fit_scenario(rollout_batch_size=16)
+    runs = [(large, 12), (small, 5), (small, 14), (large, 3), (large, 13)]
+    logs = [
+        verl_log(tmp_path / f"{number}.log", scenario, TRUTH, steps=steps, seed=number)
+        for number, (scenario, steps) in enumerate(runs)
+    ]
+    result = fit(logs, [scenario for scenario, _ in runs], fit_steps=8, draws=50)
+    assert [each.log for each in result.held_out] == ["0.log", "2.log", "4.log"]
+    for held in result.held_out:
+        assert _of(held, TIMING_STEP).model.median < 0.05
+    told = [note for note in result.notes if "held back" in note]
+    assert told == [
+        f"{number}.log: none of its {steps} steps are held back and judged, too few are left"
+        for number, steps in ((1, 5), (3, 3))
+    ]
+
+
+@short_chains()
 def test_logs_of_one_file_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     """Each run's folder has a ``train.log``."""
     logs = []

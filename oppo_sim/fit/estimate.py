@@ -383,6 +383,11 @@ def _held_out(
     if not kept:
         notes.append("no steps were held back: too few are left of every log")
         return []
+    notes += [
+        f"{part.log.name}: none of its {len(part.features)} steps are held back and judged, too few are left"
+        for part in parts
+        if all(part is not each for each, _ in kept)
+    ]
     progress(Progress("the first steps, to judge the rest", 1, _STAGES))
     fitted, members = [], []
     for part, count in kept:

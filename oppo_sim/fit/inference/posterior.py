@@ -97,11 +97,11 @@ def draw_posterior(
     seed: int = 0,
 ) -> Posterior:
     """``draws`` draws given all logs. Raises OppoError for an unknown without a prior."""
-    features = [each for each, _ in logs]
-    groups = _groups([each for _, found in logs for each in found], features)
+    by_log = {member.log: features for features, members in logs for member in members}
+    groups = _groups([each for _, found in logs for each in found], [features for features, _ in logs])
     result = Posterior({}, {}, {}, {}, {}, {}, {})
     for number, group in enumerate(groups):
-        _draw_group(group, features, priors, draws, np.random.default_rng([seed, number]), result)
+        _draw_group(group, by_log, priors, draws, np.random.default_rng([seed, number]), result)
     return result
 
 
@@ -119,7 +119,8 @@ def _groups(members: Sequence[Measurement], features: Sequence[Features]) -> lis
 class _Space:
     """Coordinates z of a group: terms, then what the metrics themselves need."""
 
-    def __init__(self, group: _Group, features: Sequence[Features], priors: Mapping[str, Prior]) -> None:
+    def __init__(self, group: _Group, features: Mapping[int, Features], priors: Mapping[str, Prior]) -> None:
+        """``features``: by ``Measurement.log``."""
         self.names: list[str] = []
         self._medians: list[float] = []
         self._sigmas: list[float] = []
@@ -166,7 +167,7 @@ class _Space:
 
 def _draw_group(
     group: _Group,
-    features: Sequence[Features],
+    features: Mapping[int, Features],
     priors: Mapping[str, Prior],
     draws: int,
     generator: np.random.Generator,

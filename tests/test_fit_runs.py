@@ -531,6 +531,12 @@ def test_seconds_of_scoring_that_steps_do_not_tell_apart_are_drawn_in_every_way(
     assert min(draw.reward_phase_s for draw in told.draws) > 1.5
 
 
+def test_one_known_number_needs_no_list_in_python() -> None:
+    """It was read letter by letter."""
+    found = oppo_sim.observe(fit_scenario(), "timing_s/step=25..35", draws=20)
+    assert [one.text for one in found.observations] == ["timing_s/step=25..35"]
+
+
 def test_python_refuses_numbers_that_cannot_be(tmp_path: Path) -> None:
     scenario = fit_scenario()
     log = verl_log(tmp_path / "a.log", scenario, TRUTH, steps=6)

@@ -127,7 +127,7 @@ def fit_to_folder(
 
 def observe(
     scenario: str | Path | Scenario,
-    observed: Sequence[str] | Mapping[str, float | tuple[float, float]],
+    observed: str | Sequence[str] | Mapping[str, float | tuple[float, float]],
     *,
     draws: int = DRAWS,
     seed: int = 0,
@@ -142,7 +142,7 @@ def observe(
     Args:
         scenario: of the run that the numbers are of.
         observed: quantity → number (seconds, or a share from 0 to 1) or (low, high): ``{"timing_s/step":
-            171, "utilization/inference": (0.47, 0.54)}``; or texts as the command takes them.
+            171, "utilization/inference": (0.47, 0.54)}``; or texts as the command takes them, one or a list.
         draws: of the costs that agree; ``seed``: of the draws.
         overrides: settings laid over the scenario.
         folder: a folder to write, as ``oppo fit -o`` does; ``force`` replaces one. None: nothing is written.
@@ -151,11 +151,9 @@ def observe(
     Raises OppoError for an unknown quantity, a number that cannot be, and where no costs agree.
     """
     _check_draws(draws, seed)
-    texts = (
-        [_observation(name, value) for name, value in observed.items()]
-        if isinstance(observed, Mapping)
-        else list(observed)
-    )
+    texts = [observed] if isinstance(observed, str) else list(observed)
+    if isinstance(observed, Mapping):
+        texts = [_observation(name, value) for name, value in observed.items()]
     if not texts:
         raise OppoError('observed holds no number: give one, such as {"timing_s/step": 171}')
     loaded = loaded_scenario(scenario, overrides)

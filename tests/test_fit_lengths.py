@@ -58,7 +58,17 @@ def test_draws_differ_but_not_from_run_to_run() -> None:
     assert len({tuple(sorted(row)) for row in one.tolist()}) == 4
 
 
-@pytest.mark.parametrize("figures", [LengthFigures(64, 900.0, 500, 10), LengthFigures(8, 0.0, 4)])
+@pytest.mark.parametrize(
+    "figures",
+    [
+        LengthFigures(64, 900.0, 500, 10),
+        LengthFigures(8, 0.0, 4),
+        LengthFigures(64, 520.0, cut=500),
+        LengthFigures(64, 300.0, min=400, cut=1000),
+        # Half of them as long as a maximum that is not the run's.
+        LengthFigures(64, 300.0, clip_ratio=0.5, cut=1000),
+    ],
+)
 def test_figures_that_no_lengths_have_are_refused(figures: LengthFigures) -> None:
     with pytest.raises(OppoError, match="cannot"):
         rebuilt_lengths(figures, 1, np.random.default_rng(0))

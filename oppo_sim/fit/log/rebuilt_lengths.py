@@ -19,6 +19,8 @@ Lengths = npt.NDArray[np.int64]
 
 _LEAST_SPREAD: Final = 0.05
 _MOST_SPREAD: Final = 2.5
+_SLACK: Final = 0.05
+"""By which cut responses alone may be longer than all: shares and means of few digits."""
 
 
 class LengthFigures(NamedTuple):
@@ -76,6 +78,8 @@ def _checked(figures: LengthFigures) -> _Known:
                 " rollout_batch_size what the run had?"
             )
         total = min(max(total, least), most)
+    else:
+        total = _without_a_maximum(figures, total, low, min(clipped, count))
     if high is not None and figures.cut is not None and high < figures.cut:
         clipped = 0
     return _Known(
@@ -89,6 +93,27 @@ def _checked(figures: LengthFigures) -> _Known:
         figures.std,
         figures.min is not None,
     )
+
+
+def _without_a_maximum(figures: LengthFigures, total: int, low: int, clipped: int) -> int:
+    """The sum of the lengths, within what the others leave. Raises OppoError as ``_checked``."""
+    count, cut = figures.rollouts, figures.cut
+    if total + count < count * low:
+        raise OppoError(f"{count} response lengths from {low} on cannot have the mean {figures.mean:g}")
+    if cut is None:
+        return max(total, count * low)
+    if total > count * cut + count:
+        raise OppoError(
+            f"{count} response lengths up to {cut} cannot have the mean {figures.mean:g}: is"
+            " max_response_length what the run had?"
+        )
+    least = clipped * cut + (count - clipped) * low
+    if least > (1.0 + _SLACK) * total + count:
+        raise OppoError(
+            f"{count} response lengths, {clipped} of them cut at {cut}, cannot have the mean"
+            f" {figures.mean:g}: is max_response_length what the run had?"
+        )
+    return min(max(total, count * low), count * cut)
 
 
 def _one(known: _Known, number: int, generator: np.random.Generator) -> Lengths:

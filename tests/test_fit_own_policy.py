@@ -97,6 +97,8 @@ def test_without_the_policy_of_the_run_generation_stays_at_its_priors(tmp_path: 
     assert any("with async, with its max_staleness, as the scenario's policy" in n for n in result.notes)
     assert not any("fitted to whole steps" in note for note in result.notes)
     assert "decode" in result.fitted[0].believed
+    # ``adv`` held rewards where no metric names them, but not in milliseconds.
+    assert "score" not in {each.term for each in result.estimates}
 
 
 def test_steps_that_the_policy_cannot_have_are_told_and_change_nothing(tmp_path: Path) -> None:

@@ -20,17 +20,24 @@ _REWARD: Final = timing("reward")
 
 
 def with_hidden_rewards(log: StepLog, features: Features) -> StepLog:
-    """verl times rewards by themselves, but where its reward loop has them beside generation (a rule, or a
-    reward model with GPUs of its own; ``agent_reward_loop`` of 2026), the metric holds hardly any seconds.
-    They are not those of the scenario's reward model."""
-    if log.framework != "verl" or log.covers.get(_REWARD) != ("reward",):
+    """verl times rewards by themselves (until 0.3 in ``adv``), but where its reward loop has them beside
+    generation (a rule, or a reward model with GPUs of its own; ``agent_reward_loop`` of 2026; its
+    asynchronous trainers), the metric holds hardly any seconds. They are not those of the scenario's reward
+    model."""
+    held = {column: stages for column, stages in log.covers.items() if "reward" in stages}
+    if log.framework != "verl" or set(held.values()) not in ({("reward",)}, {("adv", "reward")}):
         return log
-    scoring, logged = _scoring_s(features), float(log.frame[_REWARD].median())
+    scoring, logged = _scoring_s(features), sum(float(log.frame[column].median()) for column in held)
+    if ("adv", "reward") in held.values():
+        logged -= float(np.median(features.stages["adv"]))
     generation = float(log.frame[timing("gen")].median()) if timing("gen") in log.covers else 0.0
     if logged >= _HARDLY * scoring or scoring < _MATTERS * generation:
         return log
-    covers = {column: stages for column, stages in log.covers.items() if column != _REWARD}
-    return replace(log, covers=covers, rewards_hidden=True)
+    covers = {
+        column: tuple(stage for stage in stages if stage != "reward") for column, stages in log.covers.items()
+    }
+    kept = {column: stages for column, stages in covers.items() if stages}
+    return replace(log, covers=kept, rewards_hidden=True)
 
 
 def rewards_along(parts: Sequence[LogPart]) -> list[str]:

@@ -402,9 +402,36 @@ def test_verls_sampler_says_nothing_to_a_policy_that_carries_nothing() -> None:
     sampler = "trainer: {v1: {sampler: {max_off_policy_threshold: 8, max_off_policy_strategy: drop}}}"
     run = read(f"policy: sequential\n{sampler}")
     assert run.policy.settings == {}
-    assert all(any(name in each for each in run.translations) for name in ("threshold: 8", '"drop"'))
+    (said,) = (each for each in run.translations if "agree" in each)
+    assert "threshold: 8 and " in said and said.endswith("\"drop\" agree with policy 'sequential'")
     with pytest.raises(OppoError, match='only "wait" is modelled'):
         read(f"policy: async\n{sampler}")
+
+
+@pytest.mark.parametrize("policy", ["inter", "oppo", "april", "partial-rollout"])
+def test_verls_threshold_bounds_the_deferrals_of_synchronous_policies(policy: str) -> None:
+    """A response that is deferred twice spans three versions."""
+    sampler = "trainer: {v1: {sampler: {max_off_policy_threshold: 3, max_off_policy_strategy: wait}}}"
+    run = read(f"policy: {policy}\n{sampler}")
+    assert run.policy.settings == {"max_deferrals": 2}
+    assert "trainer.v1.sampler.max_off_policy_threshold: 3 was read as policy.max_deferrals: 2" in (
+        run.translations
+    )
+    compared = read(f"policy: sequential\npolicies: {{{policy}: {{max_off_policy_threshold: 3}}}}")
+    assert compared.policies[policy] == {"max_deferrals": 2}
+
+
+def test_gpus_of_verls_recipe_one_step_off_are_answered_with_the_split() -> None:
+    with pytest.raises(OppoError, match=r"rollout\.nnodes: cluster\.split says it, remove this"):
+        read("policy: one-step-off\nrollout: {nnodes: 2}")
+
+
+def test_of_verls_rollout_correction_only_what_takes_seconds_has_a_field() -> None:
+    correction = "algorithm: {rollout_correction: {bypass_mode: true, rollout_is: token}}"
+    with pytest.raises(OppoError) as refused:
+        read(correction)
+    assert "bypass_mode (training.old_log_prob, true: behaviour)" in str(refused.value)
+    assert "rollout_is (" not in str(refused.value)
 
 
 def test_a_setting_of_a_policy_is_no_alias_of_itself() -> None:

@@ -5,7 +5,7 @@ cannot be converted.
 """
 
 from collections.abc import Callable, Container, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED
@@ -46,6 +46,15 @@ class Facts:
 
 Convert = Callable[[str, Any, Facts], Any]
 """(alias, given value, facts) → value of the target."""
+
+
+class OfField(NamedTuple):
+    """Answer of a conversion whose policy has another field of the section for it."""
+
+    field: str
+    value: object
+
+
 NOTHING = object()
 """Answer of a conversion whose alias only states what holds anyway."""
 DEFAULT = object()
@@ -112,9 +121,14 @@ def batches_ahead(alias: str, value: Any, facts: Facts) -> int:
 
 
 def versions(alias: str, value: Any, facts: Facts) -> object:
-    """Versions that a rollout may span as updates between them; one where a policy carries nothing."""
-    updates = _number(alias, value) - 1
-    return NOTHING if _carries_nothing(facts.policy_name) else updates
+    """Versions that a rollout may span as updates between them, of a synchronous policy as deferrals; one
+    where a policy carries nothing."""
+    updates, policy = _number(alias, value) - 1, facts.policy_name
+    if _carries_nothing(policy):
+        return NOTHING
+    own = settings_of(policy)
+    deferred = "max_deferrals" in own and "max_staleness" not in own
+    return OfField("max_deferrals", updates) if deferred else updates
 
 
 def whole_updates(alias: str, value: Any, facts: Facts) -> int:
@@ -201,8 +215,7 @@ def waits(alias: str, value: Any, facts: Facts) -> object:
     """``wait``, which is all that is modelled. Where a policy carries nothing, nothing is dropped either."""
     if value != "wait" and not (value == "drop" and _carries_nothing(facts.policy_name)):
         raise OppoError(
-            f'{alias} is {show_value(value)} but only "wait" is modelled: no asynchronous policy drops what'
-            " is too old"
+            f'{alias} is {show_value(value)} but only "wait" is modelled: no policy drops what is too old'
         )
     return value if "max_staleness_strategy" in settings_of(facts.policy_name) else NOTHING
 

@@ -110,7 +110,11 @@ ALIASES: Mapping[str, Alias] = {
     ),
     **dict.fromkeys(
         ("max_off_policy_threshold", "trainer.v1.sampler.max_off_policy_threshold"),
-        Alias("policy.max_staleness", values.versions, "versions that a rollout may span: 1 is taken off"),
+        Alias(
+            "policy.max_staleness",
+            values.versions,
+            "versions that a rollout may span: 1 is taken off; of inter and others policy.max_deferrals",
+        ),
     ),
     **dict.fromkeys(
         ("staleness_threshold", "async_training.staleness_threshold", "async_generation_ratio"),
@@ -248,6 +252,7 @@ def translate(data: Plain, canonical: frozenset[str], context: Mapping[str, Any]
     """
     result = Translated(_copied(data))
     found = list(_take_aliases(result.data, canonical, context or {}))
+    agreeing: list[str] = []
     for item in sorted(found, key=lambda item: _ORDER[item.alias]):
         alias = ALIASES[item.alias]
         merged = merge(context or {}, result.data)
@@ -256,18 +261,23 @@ def translate(data: Plain, canonical: frozenset[str], context: Mapping[str, Any]
             section, inner = item.target[:2] if len(item.target) > 1 else ("", "")
             name = inner if section == "policies" else policy_name(merged)
             value = alias.convert(item.given, item.value, values.Facts(merged, name))
-        target = ".".join(item.target)
+        path = item.target
+        if isinstance(value, values.OfField):
+            path, value = (*path[:-1], value.field), value.value
+        target = ".".join(path)
         if value is values.NOTHING:
-            result.sentences.append(
-                f"{item.given}: {show_value(item.value)} agrees with policy '{policy_name(merged)}'"
-            )
+            agreeing.append(f"{item.given}: {show_value(item.value)}")
             continue
         if value is values.DEFAULT:
             result.sentences.append(
                 f"{item.given}: {show_value(item.value)} is what {target} stands for without it"
             )
             continue
-        _put(result, item, target, value)
+        _put(result, item, path, value)
+    if agreeing:
+        policy = policy_name(merge(context or {}, result.data))
+        verb = "agree" if len(agreeing) > 1 else "agrees"
+        result.sentences.append(f"{' and '.join(agreeing)} {verb} with policy '{policy}'")
     result.sentences += _as_rollouts(result, merge(context or {}, result.data))
     return result
 
@@ -368,9 +378,9 @@ def _take_nested(mapping: Plain, prefix: str) -> Iterator[_Found]:
                 del mapping[key]
 
 
-def _put(result: Translated, item: _Found, target: str, value: Any) -> None:
-    node = result.data
-    for part in item.target[:-1]:
+def _put(result: Translated, item: _Found, path: tuple[str, ...], value: Any) -> None:
+    node, target = result.data, ".".join(path)
+    for part in path[:-1]:
         child = node.get(part)
         if part == "policy" and isinstance(child, str):
             child = {"name": child}
@@ -382,7 +392,7 @@ def _put(result: Translated, item: _Found, target: str, value: Any) -> None:
             )
         node[part] = child
         node = child
-    last = item.target[-1]
+    last = path[-1]
     if last in node and (type(node[last]), node[last]) != (type(value), value):
         also = f" (given as {result.given_as[target]})" if target in result.given_as else ""
         other = (

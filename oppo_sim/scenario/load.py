@@ -18,6 +18,7 @@ from oppo_sim.scenario.not_read import (
     is_a_model_of_nemo_rl,
     is_of_a_framework,
     not_read,
+    said_by,
     settings_of,
 )
 from oppo_sim.scenario.overrides import Override, Overrides, overridden, override_texts, parse_override
@@ -250,7 +251,7 @@ def _elsewhere(problem: ScenarioProblem) -> ScenarioProblem:
     if not (listed and said.startswith("unknown field ")):
         return problem
     of_policy = len(problem.path) == 2 and problem.path[0] == "policy"
-    hint = likely_elsewhere(problem.path, ())
+    hint = likely_elsewhere(problem.path, ()) or said_by(".".join(map(str, problem.path)))
     if of_policy and (have := of_other_policies(setting := str(problem.path[1]))):
         hint = f"{have}, or policies.NAME.{setting} where policies are compared"
     return problem._replace(sentence=f"{said}: {hint}") if hint else problem

@@ -19,6 +19,7 @@ _SAID_BY: Mapping[str, str] = {
     "reward_model.model_path": "costs.reward_model",
     "reward_model.rollout.tensor_model_parallel_size": "costs.reward_model.tensor_parallel",
     "reward_model.rollout": "",
+    # Its recipes one step off and fully asynchronous have these at the top.
     "rollout.nnodes": "cluster.split",
     "rollout.n_gpus_per_node": "cluster.split",
     "rollout.pipeline_model_parallel_size": "",
@@ -42,7 +43,9 @@ _SAID_BY: Mapping[str, str] = {
     "calculate_log_probs": "training.old_log_prob",
     "context_parallel_size": "training.sequence_parallel",
     "recompute_granularity": "training.gradient_checkpointing, training.selective_recompute",
-    "rollout_correction": "training.old_log_prob",
+    "rollout_correction.bypass_mode": "training.old_log_prob, true: behaviour",
+    "rollout_correction": "",
+    "hybrid_engine": "placement.training, true: rollout, false: separate",
     "dtype": "costs.rollout.dtype, training.dtype",
     # NeMo RL
     "model_name": "costs.actor_model",
@@ -147,9 +150,15 @@ def not_read(settings: Sequence[str]) -> str:
     )
 
 
+def said_by(setting: str) -> str:
+    """What to do with a setting of another framework that something says here; empty where nothing does."""
+    hint = _hint(setting)
+    return f"{hint} says it, remove this" if hint and not hint.startswith("did you") else hint
+
+
 def _of_one(setting: str) -> str:
-    if hint := _hint(setting):
-        return hint if hint.startswith("did you") else f"{hint} says it, remove this"
+    if said := said_by(setting):
+        return said
     section = setting.partition(".")[0]
     known = [name for name in ALIASES if name.startswith(f"{section}.")]
     if not known:

@@ -127,7 +127,7 @@ def test_gpus_that_do_nothing_are_named_with_what_takes_them_also_where_memory_i
         },
     }
     words = "6 of cluster.num_gpus 8 GPUs do nothing under rollout:1xTP2 scoring:cpu training:rollout"
-    mend = "rollout.num_replicas: 4 takes them too, or give cluster.split"
+    mend = 'cluster.split: "rollout:4xTP2 scoring:cpu training:rollout" has them all'
     with pytest.raises(OppoError, match=f"GB short; .*; {words}: {mend}$"):
         build_setup(scenario_from_plain(shared, where="f.yaml"))
     enough = scenario_from_plain(shared, ["rollout.num_replicas=4"], where="f.yaml")
@@ -139,9 +139,16 @@ def test_gpus_that_do_nothing_are_named_with_what_takes_them_also_where_memory_i
         ["placement.training=separate", "training.num_gpus=4", "training.lora_rank=16"],
         where="f.yaml",
     )
-    assert any(
-        "2 of cluster.num_gpus 8" in each and "takes" not in each for each in build_setup(apart).warnings
+    (idle,) = (each for each in build_setup(apart).warnings if "do nothing" in each)
+    assert idle == (
+        "2 of cluster.num_gpus 8 GPUs do nothing under rollout:1xTP2 scoring:cpu training:4: cluster.split:"
+        ' "rollout:2xTP2 scoring:cpu training:4" or "rollout:1xTP2 scoring:cpu training:6" has them all'
     )
+    for split in ("rollout:2xTP2 scoring:cpu training:4", "rollout:1xTP2 scoring:cpu training:6"):
+        whole = scenario_from_plain(
+            shared, ["training.lora_rank=16", f"cluster.split={split}"], where="f.yaml"
+        )
+        assert not any("do nothing" in each for each in build_setup(whole).warnings)
 
 
 def test_links_between_nodes_slow_gradients_and_new_weights() -> None:

@@ -27,7 +27,14 @@ from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.simulation import simulate
-from oppo_sim.tune.advice import alike_sentences, caveats, knob_sentences, summary_sentences
+from oppo_sim.tune.advice import (
+    against_own,
+    alike_sentences,
+    beside_given,
+    caveats,
+    knob_sentences,
+    summary_sentences,
+)
 from oppo_sim.tune.advice_page import advice_markdown, advice_text
 from oppo_sim.tune.check import Swept, flat
 from oppo_sim.tune.frameworks.catalog import FRAMEWORKS, advice_of, framework
@@ -563,6 +570,24 @@ def test_a_setting_that_few_seeds_leave_open_is_not_advised_for_its_staleness() 
     (text,) = advised(0.04)
     assert "the least stale is sequential (+4.0 %" in text
     assert "mean staleness of 0 instead of 1.5" in text
+
+
+def test_the_choice_is_said_as_times_as_fast_as_the_scenarios_own_setting() -> None:
+    def result(policy: str, slower: tuple[float, float, float], alike: bool) -> PairedResult:
+        checked = Checked(Setting(policy), "as the scenario has it", (), (), "sequential", {}, {})
+        return PairedResult(checked, slower, alike, True, (0.0,))
+
+    own = result("intra", (0.36, 0.2, 0.5), False)
+    assert beside_given([own], 0.0) == [
+        "The choice is 1.36 times as fast [1.2, 1.5] as the scenario's own setting (intra)."
+    ]
+    gain = against_own([own])
+    assert gain.pop("policy") == "intra"
+    assert gain == pytest.approx({c.SPEEDUP: 1.36, c.SPEEDUP_LOW: 1.2, c.SPEEDUP_HIGH: 1.5})
+    (same,) = beside_given([result("intra", (0.01, -0.02, 0.04), True)], 0.0)
+    assert same.startswith("The choice cannot be told apart from the scenario's own setting (intra): 1.01")
+    # What is expected is against the baseline already.
+    assert beside_given([result("sequential", (0.36, 0.2, 0.5), False)], 0.0) == []
 
 
 def test_what_is_said_of_staleness_is_what_the_objective_counts() -> None:

@@ -19,6 +19,7 @@ from oppo_sim.policies.interface import Batch, Policy
 from oppo_sim.policies.registry import check_settings, inherited_settings, policy_maker
 from oppo_sim.rewards import BatchRewards, NoRewards
 from oppo_sim.scenario.schema import PlacementConfig, Scenario
+from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.traces.replay import Replay, build_replay
 
 _BY_EPOCHS: Final = ("roofline", "composed")
@@ -419,10 +420,16 @@ def _idle(scenario: Scenario) -> str:
     idle = total - split.num_gpus
     if not idle:
         return ""
+    fields, having = scenario.training, []
     more, over = divmod(idle, split.tensor_parallel)
-    shared = scenario.placement.training == "rollout" and not over
-    instead = f"rollout.num_replicas: {split.replicas + more} takes them too, or " if shared else ""
-    return f"{idle} of cluster.num_gpus {total} GPUs do nothing under {split}: {instead}give cluster.split"
+    if not over:
+        having.append(split._replace(replicas=split.replicas + more))
+    degree = fields.model_parallel * fields.sequence_parallel
+    if isinstance(split.training, int) and (split.training + idle) % degree == 0:
+        having.append(split._replace(training=split.training + idle))
+    named = " or ".join(show_value(str(each)) for each in having)
+    mend = f"cluster.split: {named} has them all" if named else "give cluster.split"
+    return f"{idle} of cluster.num_gpus {total} GPUs do nothing under {split}: {mend}"
 
 
 def _controls_overcommit(name: str, settings: Mapping[str, Any], base_dir: Path | None) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from oppo_sim import columns as c
 from oppo_sim.costs.evidence import evidence_text
 from oppo_sim.learning import Learning
-from oppo_sim.policies.registry import policy_class
+from oppo_sim.policies.registry import BASELINE, policy_class
 from oppo_sim.report.labels import (
     capital,
     counted,
@@ -17,7 +17,7 @@ from oppo_sim.report.labels import (
     signed_ends,
     significant,
 )
-from oppo_sim.report.ranges import drawn_words, placement_sentence, split_sentence
+from oppo_sim.report.ranges import drawn_words, ends_text, placement_sentence, split_sentence
 from oppo_sim.runs.machine import MachineDraws
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.runs.to_reward import TO_REWARD_COLUMNS
@@ -163,14 +163,34 @@ def to_reward_sentences(chosen: PairedResult, learning: Learning, objective: Obj
 
 
 def beside_given(others: Sequence[PairedResult], practical: float) -> list[str]:
-    """The scenario's own setting against the chosen one."""
-    own = next((one for one in others if one.checked.why == AS_GIVEN), None)
-    if own is None:
+    """The chosen setting against the scenario's own, which may be what runs today."""
+    own, gain = _own(others), against_own(others)
+    if own is None or not gain:
         return []
+    value = gain[c.SPEEDUP]
+    ends = ends_text(gain[c.SPEEDUP_LOW], gain[c.SPEEDUP_HIGH], value)
+    faster = f"{value:.2f} times as fast{f' {ends}' if ends else ''}"
+    given = f"the scenario's own setting ({gain['policy']})"
+    bounds = "" if own.keeps_bounds else f", which breaks {' and '.join(broken(own.checked.violations))}"
+    if not own.alike:
+        return [f"The choice is {faster} as {given}{bounds}."]
     near = f", or is within {100 * practical:g} % of it" if practical else ""
-    how = f"cannot be told apart from it{near}" if own.alike else f"is {_slower(own)}"
-    bounds = "" if own.keeps_bounds else f", and breaks {' and '.join(broken(own.checked.violations))}"
-    return [f"The scenario's own setting ({own.checked.setting.label}) {how}{bounds}."]
+    return [f"The choice cannot be told apart from {given}{bounds}{near}: {faster}."]
+
+
+def against_own(others: Sequence[PairedResult]) -> dict[str, Any]:
+    """How many times as fast the choice is as the scenario's own setting, with the interval of seeds and,
+    where it was drawn, machine. Empty where that is the baseline, or could not run."""
+    own = _own(others)
+    if own is None or own.checked.setting.label == BASELINE:
+        return {}
+    value, low, high = (1.0 + share for share in own.difference)
+    label = own.checked.setting.label
+    return {"policy": label, c.SPEEDUP: value, c.SPEEDUP_LOW: low, c.SPEEDUP_HIGH: high}
+
+
+def _own(others: Sequence[PairedResult]) -> PairedResult | None:
+    return next((one for one in others if one.checked.why == AS_GIVEN), None)
 
 
 def alike_sentences(

@@ -290,7 +290,10 @@ def _tuned(searched: _Searched, bench: Bench, sections: Mapping[str, Sequence[st
         file = files.BEST if folder is None else folder / files.BEST
         objective = searched.request.objective
         advice |= {
-            "choice": words.choice(best, tuned_scenario.policy.settings, objective, NOMINAL),
+            "choice": {
+                **words.choice(best, tuned_scenario.policy.settings, objective, NOMINAL),
+                "against_own": words.against_own(found.others),
+            },
             "frameworks": advice_of(choice, searched.request.framework),
             "next": next_commands(searched.request, scenario, searched.space, file, setting.policy),
         }

@@ -109,6 +109,26 @@ def test_all_splits_fit_and_the_others_are_counted() -> None:
     assert space.starts["oppo"].knobs["cluster.split"] == str(load_scenario(SCENARIO).split)
 
 
+def test_training_apart_is_sent_its_weights_whatever_shared_gpus_did() -> None:
+    """Files of ``oppo scenario init`` reshard, and a search over all splits left out asynchronous training."""
+    own = "training.weight_sync={kind: reshard}"
+    given = load_scenario(SCENARIO, [own])
+    # As of a file: an override that the split would change is refused.
+    apart = scenario_from_plain(given.to_plain(), [APART], where="f.yaml")
+    assert apart.training.weight_sync.kind == "online_refit"
+    assert apart.translations == (
+        "training.weight_sync: reshard needs training on the rollout devices, online_refit is read",
+    )
+    with pytest.raises(OppoError, match=r"weight_sync\.kind is what cluster\.split decides"):
+        load_scenario(SCENARIO, [own, APART])
+    splits = possible_splits(given)
+    assert set(splits.possible) == set(possible_splits(load_scenario(SCENARIO)).possible)
+    assert "with training apart weight_sync online_refit in place of reshard" in splits.sentence
+    shared = "cluster.split=rollout:4xTP2 scoring:rollout training:rollout"
+    stays = scenario_from_plain(given.to_plain(), [shared], where="f.yaml")
+    assert (stays.training.weight_sync.kind, stays.translations) == ("reshard", ())
+
+
 def test_gpus_that_do_nothing_are_named_with_what_takes_them_also_where_memory_is_short() -> None:
     shared = {
         "format": "oppo-scenario/1",

@@ -17,6 +17,10 @@ SPLIT_NAMES: Final = (SPLIT_FIELD, "split")
 """The field and its short name."""
 _SPLIT = re.compile(r"rollout:(\d+)xTP(\d+) scoring:(\d+|rollout|training|cpu) training:(\d+|rollout)")
 _ORDER: Final = ("rollout", "scoring", "training")
+_SYNC_ON_SHARED: Final = ("reshard", "shared")
+_SYNC_APART: Final = "online_refit"
+"""Kinds of ``training.weight_sync`` that need the trained weights on the devices of the engines, and what
+sends them to others."""
 SYNTAX: Final = (
     "rollout:4xTP2 scoring:2 training:6 is 4 replicas of 2 GPUs, 2 GPUs that score and 6 that train;"
     " scoring:rollout, scoring:training and training:rollout share those GPUs, scoring:cpu needs none"
@@ -109,11 +113,13 @@ def with_split(data: Plain) -> dict[str, Any]:
     degree = int(reward.get("tensor_parallel", 1)) if isinstance(reward, dict) and not verifies else 1
     own = "separate" if isinstance(split.scoring, int) or split.scoring == "cpu" else split.scoring
     placement = {"scoring": own, "training": "separate" if isinstance(split.training, int) else "rollout"}
-    changed: dict[str, Plain] = {
+    changed: dict[str, dict[str, Any]] = {
         "rollout": {"num_replicas": split.replicas},
         "training": {"num_gpus": split.training if isinstance(split.training, int) else None},
         "placement": placement,
     }
+    if isinstance(split.training, int) and _sync_kind(data) in _SYNC_ON_SHARED:
+        changed["training"] |= {"weight_sync": {"kind": _SYNC_APART}}
     if split.scoring != "cpu":
         changed["scoring"] = {"num_workers": _workers(split, text, degree)}
     merged = dict(data)
@@ -125,6 +131,20 @@ def with_split(data: Plain) -> dict[str, Any]:
         engine = {**(before if isinstance(before, dict) else {}), "tensor_parallel": split.tensor_parallel}
         merged["costs"] = {**costs, "rollout": engine}
     return merged
+
+
+def sync_sentence(before: Plain, after: Plain) -> list[str]:
+    """What to know where a split changed how new weights reach the engines."""
+    old, new = _sync_kind(before), _sync_kind(after)
+    if old == new:
+        return []
+    return [f"training.weight_sync: {old} needs training on the rollout devices, {new} is read"]
+
+
+def _sync_kind(data: Plain) -> Any:
+    training = data.get("training")
+    sync = training.get("weight_sync") if isinstance(training, Mapping) else None
+    return sync.get("kind") if isinstance(sync, Mapping) else None
 
 
 def overruled(given: Plain, before: Plain, after: Plain) -> str | None:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.registry import SHIPPED, check_settings
 from oppo_sim.scenario.aliases import Plain, Translated, policy_name, translate
-from oppo_sim.scenario.cluster import overruled, with_split
+from oppo_sim.scenario.cluster import overruled, sync_sentence, with_split
 from oppo_sim.scenario.json_schema import model_schema
 from oppo_sim.scenario.not_read import (
     is_a_flat_one,
@@ -142,7 +142,7 @@ def scenario_from_plain(
     if problems:
         raise OppoError(_one_sentence(problems, where, parsed, over, names))
     scenario = Scenario.model_validate_json(json.dumps(merged), strict=True)
-    sentences = (*translated.sentences, *over.sentences, *engines)
+    sentences = (*translated.sentences, *over.sentences, *engines, *sync_sentence(stated, merged))
     decided = {field: name for field, name in names.items() if field in DECIDED}
     return remember_origin(scenario, base_dir, where, sentences, decided)
 

@@ -26,11 +26,14 @@ class Splits:
     """As ``cluster.split`` takes them."""
     left_out: Mapping[str, int]
     """Why others cannot be, and how many each."""
+    sync: str = ""
+    """What the scenario's weight sync is read as where training is apart."""
 
     @property
     def sentence(self) -> str:
         """What was looked at."""
         text = f"{len(self.possible):,} splits of {self.num_gpus} GPUs"
+        text += f", with training apart {self.sync}" if self.sync else ""
         if not self.left_out:
             return text
         reasons = "; ".join(f"{count} × {why}" for why, count in self.left_out.items())
@@ -51,7 +54,7 @@ def possible_splits(scenario: Scenario) -> Splits:
     total = scenario.cluster.num_gpus or scenario.split.num_gpus
     # Whatever the split, rollouts are the same.
     replay = build_trace(scenario)
-    plain, found, left_out = scenario.to_plain(), [], Counter[str]()
+    plain, found, left_out, sync = scenario.to_plain(), [], Counter[str](), ""
     for split in _candidates(scenario, total):
         try:
             changed = scenario_from_plain(
@@ -62,7 +65,10 @@ def possible_splits(scenario: Scenario) -> Splits:
             left_out[_reason(str(error))] += 1
         else:
             found.append(str(split))
-    splits = Splits(total, tuple(found), dict(left_out.most_common()))
+            if changed.training.weight_sync.kind != scenario.training.weight_sync.kind:
+                kinds = changed.training.weight_sync.kind, scenario.training.weight_sync.kind
+                sync = "weight_sync {} in place of {}".format(*kinds)
+    splits = Splits(total, tuple(found), dict(left_out.most_common()), sync)
     if not found:
         raise OppoError(f"no split of {total} GPUs can run: {splits.sentence}")
     return splits

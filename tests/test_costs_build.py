@@ -620,3 +620,49 @@ def test_documented_sections_are_valid() -> None:
         "composed",
         "profile",
     ]
+
+
+def test_weights_that_generation_shares_with_training_lie_there_once() -> None:
+    """TRL with ``generate()`` on one GPU, adapters beside a model in 32 bits."""
+
+    def kept(sync: Reshard | SharedWeights, sharding: str = "none", length: int = 512) -> Costs:
+        training = TrainingConfig.model_validate(
+            {
+                "sharding": sharding,
+                "weight_sync": sync,
+                "lora_rank": 16,
+                "critic": "none",
+                "gradient_checkpointing": True,
+            }
+        )
+        small = {
+            "device": "L40S",
+            "actor_model": "qwen3-8b",
+            "reward_model": {"kind": "verifier"},
+            "rollout": {"host": "generate"},
+        }
+        return roofline(training, small, num_replicas=1, max_prompt_length=length, max_response_length=length)
+
+    # 32.8 GB of frozen weights and 0.7 of adapters leave 10.0 of 43.5 GB; 16.4 more do not fit.
+    with pytest.raises(OppoError, match=r"rollout weights 16\.4 GB, .* actor training state 33\.5 GB"):
+        kept(Reshard(kind="reshard"))
+    shared = SharedWeights(kind="shared")
+    room = kept(shared).actor_kv_capacity_tokens
+    assert room is not None
+    # Less 1.2 of activations.
+    assert room * 144 * 1024 == pytest.approx(8.8e9, rel=0.01)
+    with pytest.raises(OppoError, match=r"training\.sharding: optimizer saves 16\.4 GB"):
+        kept(shared, length=4608)
+    assert kept(shared, "optimizer", 4608).actor_kv_capacity_tokens
+
+
+def test_a_model_that_does_not_fit_beside_a_reward_model_names_what_halves_that() -> None:
+    training = TrainingConfig(lora_rank=32, critic="none", gradient_checkpointing=True)
+    tight = {
+        "device": "A100-40",
+        "actor_model": "qwen2.5-14b",
+        "rollout": {"tensor_parallel": 2},
+    }
+    shape = {"max_prompt_length": 1024, "max_response_length": 4096, "num_replicas": 4}
+    with pytest.raises(OppoError, match=r"costs\.reward_model\.tensor_parallel: 2 saves 7\.1 GB"):
+        roofline(training, tight, colocated_scoring=True, gpus_per_node=8, **shape)

@@ -24,6 +24,7 @@ from oppo_sim.costs.model_shape import ModelShape
 from oppo_sim.costs.roofline_parts import RewardModel, RolloutEngine, TrainingDevices, Verifier
 from oppo_sim.errors import OppoError
 
+_ROLLOUT_WEIGHTS: Final = "rollout weights"
 _FILLS: Final = 4
 """Micro-batches a stage with which a pipeline's idle time is small (Huang et al., "GPipe", 2019, §2.3)."""
 _WORTH_NAMING = 0.05e9
@@ -134,6 +135,8 @@ def kv_capacity(parts: Parts, kv_bytes_per_token: float) -> int:
     def device(parts: Parts) -> _Need:
         context, items = parts.context, engine(parts).items
         if context.colocated_training and not context.training.offload:
+            if _generates_with_trained(parts):
+                items = [item for item in items if item.name != _ROLLOUT_WEIGHTS]
             items += _training_items(parts)
         if context.colocated_scoring:
             items += _scoring_items(parts)
@@ -207,7 +210,8 @@ def micro_batch(parts: Parts, name: str, shape: ModelShape, has_head: bool, back
     def need(parts: Parts) -> _Need:
         items = _training_items(parts, name)
         if parts.context.colocated_training:  # the KV cache is released while training runs
-            items += [] if parts.rollout.sleep_mode else _rollout_items(parts)
+            alone = parts.rollout.sleep_mode or _generates_with_trained(parts)
+            items += [] if alone else _rollout_items(parts)
             if parts.context.colocated_scoring:
                 items += _scoring_items(parts)
         if parts.context.scores_beside_training:
@@ -308,7 +312,18 @@ def _training_items(parts: Parts, running: str = "") -> list[Item]:
 
 
 def _rollout_items(parts: Parts) -> list[Item]:
-    return [Item("rollout weights", rollout_weight_bytes(parts))]
+    return [Item(_ROLLOUT_WEIGHTS, rollout_weight_bytes(parts))]
+
+
+def _generates_with_trained(parts: Parts) -> bool:
+    """Whether generation uses the very weights that a device trains (``weight_sync: {kind: shared}``), and no
+    second copy: they are divided alike, not gathered from shards of all, stay, and have no fewer bits."""
+    training, rollout = parts.context.training, parts.rollout
+    alike = training.model_parallel == rollout.tensor_parallel
+    whole = training.sharding != "full" or parts.devices.num_training == training.model_parallel
+    stay = not (training.offload or training.param_offload)
+    shared = parts.context.colocated_training and training.weight_sync.kind == "shared"
+    return shared and alike and whole and stay and rollout.dtype != "fp8"
 
 
 def rollout_weight_bytes(parts: Parts) -> float:
@@ -342,6 +357,8 @@ _TRAINING_SWITCHES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("gradient_checkpointing", {"gradient_checkpointing": True, "selective_recompute": False}),
     ("selective_recompute", {"selective_recompute": True, "gradient_checkpointing": False}),
     ("sharding: full", {"sharding": "full"}),
+    # Of frozen weights half, which it counts in 16 bits.
+    ("sharding: optimizer", {"sharding": "optimizer"}),
     ("offload", {"offload": True, "param_offload": False, "optimizer_offload": False}),
     ("param_offload", {"param_offload": True}),
     ("optimizer_offload", {"optimizer_offload": True}),
@@ -376,6 +393,13 @@ def _savings(parts: Parts, need: Callable[[Parts], _Need]) -> str:
         found.append((now - need(parts._replace(context=context)).total, f"training.{name}"))
     rollout = parts.rollout.model_copy(update={"sleep_mode": True})
     found.append((now - need(parts._replace(rollout=rollout)).total, "costs.rollout.sleep_mode"))
+    reward, models = parts.reward_model, parts.models
+    if models.reward is not None and isinstance(reward, RewardModel):
+        degree = 2 * reward.tensor_parallel
+        wider = reward.model_copy(update={"tensor_parallel": degree})
+        saved = now - need(parts._replace(reward_model=wider)).total
+        if models.reward.num_attention_heads % degree == 0 and degree <= parts.context.gpus_per_node:
+            found.append((saved, f"costs.reward_model.tensor_parallel: {degree}"))
     worth = sorted((each for each in found if each[0] > _WORTH_NAMING), reverse=True)
     if not worth:
         return ""

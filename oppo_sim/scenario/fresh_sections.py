@@ -152,10 +152,14 @@ def _rollout(wanted: Wanted, shape: Shape) -> str:
     kept = "  clear_kv_cache_on_weight_sync: false # it keeps them\n" if wanted.framework in _KEEPS_KV else ""
     return f"""\
 rollout:
-  num_replicas: {part // degree} # {part} GPUs, {degree} each: the least tensor parallelism that fits
+  num_replicas: {part // degree} # {_gpus(part)}, {degree} each: the least tensor parallelism that fits
   batching: {"static # one padded batch" if wanted.static else "continuous"}
   kv_capacity_tokens: {"null # a static batch" if wanted.static else kv}
 {kept}"""
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' if count > 1 else ''}"
 
 
 def _placement(wanted: Wanted, shape: Shape) -> str:
@@ -247,7 +251,8 @@ def _reward_model(wanted: Wanted, shape: Shape, model: str) -> str:
 
 def _engine(wanted: Wanted, shape: Shape) -> str:
     degree, node = shape.degree, wanted.node
-    sleeps = ", sleep_mode: true" if shape.saving and not shape.stays else ""
+    # generate() runs on the trained weights: nothing of its own could leave.
+    sleeps = ", sleep_mode: true" if shape.saving and not shape.stays and not wanted.static else ""
     if shape.stays:
         sleeps = ", gpu_memory_utilization: 0.3"
     dtype = ", dtype: fp8" if shape.eight_bits else ""

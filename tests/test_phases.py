@@ -12,6 +12,7 @@ from oppo_sim import columns as c
 from oppo_sim.costs.interface import Phases
 from oppo_sim.model.setup import MachineSetup
 from oppo_sim.scenario.build import build_setup
+from oppo_sim.scenario.load import load_scenario
 from tests.fit_logs import COSTS, fit_scenario
 from tests.small import Result, linear_costs, run
 
@@ -135,3 +136,18 @@ def test_a_reward_model_that_is_woken_on_the_devices_of_generation_is_told_of() 
     assert not said("sequential", 4.0, "rollout")
     assert not said("intra", 0.1, "rollout")
     assert not said("intra", 4.0, "separate")
+
+
+def test_the_room_for_keys_and_values_counts_a_reward_model_that_must_be_awake() -> None:
+    def told(*overrides: str) -> tuple[str, int]:
+        scenario = load_scenario("h200x8-vllm", ["costs.terms.reward_phase_s=4", *overrides])
+        built = build_setup(scenario, policy="intra")
+        notes = (note for note in built.warnings if "must be awake beside the engine" in note)
+        return next(notes, ""), built.costs.actor_kv_capacity_tokens or 0
+
+    note, beside = told("rollout.kv_capacity_tokens=auto")
+    assert note.endswith("takes memory for both (rollout.kv_capacity_tokens auto counts its weights)")
+    ample, _ = told("rollout.kv_capacity_tokens=null")
+    assert ample.endswith(f": {beside:,} tokens of KV a replica are left (rollout.kv_capacity_tokens auto)")
+    none, alone = told("costs.reward_model={kind: verifier}", "placement.scoring=separate")
+    assert none == "" and alone > beside

@@ -22,8 +22,9 @@ from oppo_sim.scenario.schema import PlacementConfig, Scenario
 from oppo_sim.scenario.yaml_text import show_value
 from oppo_sim.traces.replay import Replay, build_replay
 
-_BY_EPOCHS: Final = ("roofline", "composed")
-"""Kinds of costs whose updates take as long as they have epochs; others have seconds of whole stages."""
+_ROOFLINES: Final = ("roofline", "composed")
+"""Kinds of costs that know device memory, and whose updates take as long as they have epochs; others have
+seconds of whole stages."""
 _WOKEN_S: Final = 0.5
 """A reward model that takes so long before its first batch slept."""
 
@@ -386,13 +387,13 @@ def _warnings(
             "scores on the devices of generation while it goes on: a reward model that is woken for scoring"
             " (costs.terms.reward_phase_s) must be awake beside the engine then, which takes memory for both"
         )
-        found.append(PolicyWarning(name, rest))
+        found.append(PolicyWarning(name, f"{rest}{_left_beside_both(scenario, costs)}"))
     if isinstance(scenario.rewards, NoRewards) and _controls_overcommit(name, settings, scenario.base_dir):
         rest = "controls overcommit by rewards, but rewards.kind is none: it keeps its first value"
         found.append(PolicyWarning(name, rest))
     training = scenario.training
     if (
-        scenario.costs.kind in _BY_EPOCHS
+        scenario.costs.kind in _ROOFLINES
         and training.critic == "none"
         and "num_ppo_epochs" not in training.model_fields_set
     ):
@@ -412,6 +413,17 @@ def _warnings(
             " calibrated profile)"
         )
     return found
+
+
+def _left_beside_both(scenario: Scenario, costs: Costs) -> str:
+    """What the memory check of a roofline leaves beside an engine and a reward model, whose weights it counts
+    as awake at all times; empty where nothing counts them."""
+    if scenario.costs.kind not in _ROOFLINES or costs.actor_kv_capacity_tokens is None:
+        return ""
+    if scenario.rollout.kv_capacity_tokens == "auto":
+        return " (rollout.kv_capacity_tokens auto counts its weights)"
+    room = f"{costs.actor_kv_capacity_tokens:,} tokens of KV a replica"
+    return f": {room} are left (rollout.kv_capacity_tokens auto)"
 
 
 def _idle(scenario: Scenario) -> str:

@@ -277,7 +277,8 @@ def test_generation_on_gpus_of_its_own_is_told_to_every_framework() -> None:
 
     found = told()  # 3 GPUs generate, 5 train
     assert "place generation on 3 GPUs, apart from training" in _lacks(found["TRL"])
-    assert _knobs(found["verl"])["actor_rollout_ref.rollout.n_gpus_per_node"] == 3
+    verl = _knobs(found["verl"])
+    assert (verl["actor_rollout_ref.rollout.n_gpus_per_node"], verl["trainer.n_gpus_per_node"]) == (3, 5)
     assert _knobs(found["NeMo RL"])["policy.generation.colocated.resources.gpus_per_node"] == 3
     openrlhf = _knobs(found["OpenRLHF"])
     assert (openrlhf["--vllm.num_engines"], openrlhf["--vllm.tensor_parallel_size"]) == (3, 1)
@@ -302,6 +303,7 @@ def test_generation_on_gpus_of_its_own_is_told_to_every_framework() -> None:
     nodes = "cluster.num_gpus=24", "cluster.num_gpus_per_node=8"
     found = told(*nodes, "cluster.split=rollout:4xTP2 scoring:rollout training:16")
     assert _knobs(found["slime"])["--actor-num-nodes"] == 2
+    assert _knobs(found["verl"])["trainer.nnodes"] == 2
     assert _knobs(found["AReaL"])["rollout.backend"] == "vllm:d4t2"
     assert _knobs(found["prime-rl"])["deployment.num_train_nodes"] == 2
     assert _knobs(found["OpenRLHF"])["--critic.num_nodes"] == 2

@@ -9,6 +9,7 @@ import pytest
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.knobs import Knob
+from oppo_sim.scenario.load import load_scenario
 from oppo_sim.tune.space import Setting, build_space, parse_knob
 from tests.tuning import choices, scenario
 
@@ -154,9 +155,29 @@ def test_a_bound_on_deferrals_shapes_the_space(tmp_path: Path) -> None:
         build_space(given, ["oppo"], (choices("policy.max_deferrals", 1, None),), 2)
 
 
+def test_asynchronous_policies_are_searched_on_the_splits_that_train_apart() -> None:
+    """The scenario itself shares its GPUs, as files of ``oppo scenario init`` do."""
+    given = load_scenario(
+        "h200x8-vllm", ["costs.reward_model={kind: verifier}", "placement.scoring=separate"]
+    )
+    space = build_space(given, ["sequential", "async"], (parse_knob("cluster.split=auto"),), None)
+    own, shared = (
+        next(knob for knob in space.knobs[name] if knob.field == "cluster.split").choices
+        for name in ("async", "sequential")
+    )
+    assert 0 < len(own) < len(shared)
+    assert not any("training:rollout" in split for split in own)
+    # Its first trial has half of the GPUs train, not the one of the first split.
+    assert "training:4" in space.starts["async"].knobs["cluster.split"]
+    assert space.starts["sequential"].knobs["cluster.split"] == str(given.split)
+    alone = parse_knob("cluster.split=rollout:4xTP2 scoring:cpu training:rollout")
+    with pytest.raises(OppoError, match=r"needs placement\.training: separate"):
+        build_space(given, ["async"], (alone,), None)
+
+
 def test_asynchronous_policies_need_devices_of_their_own(tmp_path: Path) -> None:
     assert build_space(scenario(tmp_path), ["async"], (), None).policies == ("async",)
-    with pytest.raises(OppoError, match=r"placement\.training: separate"):
+    with pytest.raises(OppoError, match=r"placement\.training: separate, or a search over --space cluster"):
         build_space(scenario(tmp_path, placement={"training": "rollout"}), ["async"], (), None)
 
 

@@ -18,7 +18,7 @@ from oppo_sim.policies.registry import SHIPPED, check_settings, make_policy, pol
 from oppo_sim.report.labels import SHORT_DIGITS, value_label
 from oppo_sim.scenario.aliases import ALIASES
 from oppo_sim.scenario.build import policy_settings_of
-from oppo_sim.scenario.cluster import AUTO, SPLIT_FIELD
+from oppo_sim.scenario.cluster import AUTO, SPLIT_FIELD, Split
 from oppo_sim.scenario.load import scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.splits import possible_splits
@@ -171,7 +171,8 @@ def build_space(
     starts: dict[str, Setting] = {}
     left_out: dict[str, str] = {}
     for name in names:
-        reason = _why_not(scenario, name, max_deferrals)
+        own_machine = [_fitting(scenario, name, knob) for knob in machine]
+        reason = _why_not(scenario, name, max_deferrals, own_machine)
         if reason is None and framework is not None:
             reason = _beyond(scenario, name, max_deferrals, framework)
         if reason is not None:
@@ -183,7 +184,7 @@ def build_space(
         own_knobs = _knobs_of(scenario, name, settings, changed, max_deferrals)
         if framework is not None:
             own_knobs = tuple(_within(framework, knob, changed) for knob in own_knobs)
-        knobs[name] = (*own_knobs, *machine)
+        knobs[name] = (*own_knobs, *own_machine)
         base[name] = settings
         values = ((knob.field, _start_value(scenario, name, settings, knob)) for knob in knobs[name])
         starts[name] = Setting(name, tuple(values))
@@ -231,7 +232,21 @@ def _searched_by_default() -> list[str]:
     return [name for name, each in SHIPPED.items() if each.schedule == "synchronous" and not each.oracle]
 
 
-def _why_not(scenario: Scenario, name: str, max_deferrals: int | None) -> str | None:
+def _fitting(scenario: Scenario, name: str, knob: Knob) -> Knob:
+    """A knob of the machine with the values under which a policy can run: of splits, for one that generates
+    during training, those that train apart, if there are any."""
+    if knob.field != SPLIT_FIELD or knob.kind != "choice":
+        return knob
+    policy = _built(scenario, name, policy_settings_of(scenario, name))
+    apart = tuple(choice for choice in knob.choices if _trains_apart(choice))
+    return replace(knob, choices=apart) if policy.schedule != "synchronous" and apart else knob
+
+
+def _trains_apart(split: Any) -> bool:
+    return isinstance(split, str) and isinstance(Split.parse(split).training, int)
+
+
+def _why_not(scenario: Scenario, name: str, max_deferrals: int | None, machine: Sequence[Knob]) -> str | None:
     if policy_class(name, scenario.base_dir).oracle:
         return (
             "it knows the lengths beforehand and is a bound, never a recommendation; compare with it by 'oppo"
@@ -239,8 +254,13 @@ def _why_not(scenario: Scenario, name: str, max_deferrals: int | None) -> str | 
         )
     policy = _built(scenario, name, policy_settings_of(scenario, name))
     if policy.schedule != "synchronous":
-        if scenario.placement.training == "rollout":
-            return "it generates during training, which needs placement.training: separate"
+        splits = [choice for knob in machine if knob.field == SPLIT_FIELD for choice in knob.choices]
+        apart = all(map(_trains_apart, splits)) if splits else scenario.placement.training == "separate"
+        if not apart:
+            return (
+                "it generates during training, which needs placement.training: separate, or a search over"
+                " --space cluster.split=auto"
+            )
         if scenario.rollout.batching == "static":
             return "it needs rollout.batching: continuous"
     if max_deferrals is not None and policy.carries and not _bounds_deferrals(scenario, policy):
@@ -382,10 +402,19 @@ def _start_value(scenario: Scenario, name: str, settings: Mapping[str, Any], kno
         value = str(scenario.split) if knob.field == SPLIT_FIELD else _machine_value(scenario, knob.field)
     if knob.kind == "choice":
         there = any(value == choice and type(value) is type(choice) for choice in knob.choices)
+        if not there and knob.field == SPLIT_FIELD:
+            return min(knob.choices, key=lambda choice: _unevenness(scenario, choice))
         return value if there else knob.choices[0]
     if isinstance(value, bool) or not isinstance(value, int | float):
         value = math.sqrt(knob.low * knob.high) if knob.log else (knob.low + knob.high) / 2
     return knob.nearest(value)
+
+
+def _unevenness(scenario: Scenario, choice: str) -> tuple[int, bool]:
+    """How far a split is from half of the GPUs for training, and from the scenario's own degree."""
+    split = Split.parse(choice)
+    trained = split.training if isinstance(split.training, int) else split.rollout_gpus
+    return abs(2 * trained - split.num_gpus), split.tensor_parallel != scenario.split.tensor_parallel
 
 
 def _machine_value(scenario: Scenario, field: str) -> Any:

@@ -4,7 +4,7 @@ versions, and ``wait`` samples nothing while one in flight has reached the thres
 
 from math import ceil, floor, gcd
 
-from oppo_sim.tune.frameworks.devices import ENGINE, GENERATION, no_knob, on_nodes, ranks_of_engine
+from oppo_sim.tune.frameworks.devices import ENGINE, GENERATION, TRAINING, no_knob, on_nodes, ranks_of_engine
 from oppo_sim.tune.frameworks.facts import (
     KV_ANEW,
     Block,
@@ -144,6 +144,10 @@ def _devices(it: Recommended, section: str) -> list[Line]:
     split = it.scenario.split
     knobs = f"{section}.nnodes", f"{section}.n_gpus_per_node"
     found = on_nodes(it, split.rollout_gpus, knobs, GENERATION, "generation")
+    if it.training_gpus is not None:
+        # Otherwise the pool of training stays as large as all of them were.
+        pool = "trainer.nnodes", "trainer.n_gpus_per_node"
+        found += on_nodes(it, it.training_gpus, pool, TRAINING, "training")
     ranks, experts = ranks_of_engine(it)
     degree, of = split.tensor_parallel // ranks, ENGINE if ranks == 1 else "GPUs of one rank of attention"
     found.append(Line(f"{ROLLOUT}.tensor_model_parallel_size", degree, of))

@@ -109,6 +109,18 @@ def test_all_splits_fit_and_the_others_are_counted() -> None:
     assert space.starts["oppo"].knobs["cluster.split"] == str(load_scenario(SCENARIO).split)
 
 
+def test_splits_are_counted_by_what_does_not_divide_their_gpus() -> None:
+    """A mixture of experts: its experts and its tensors are divided differently."""
+    ways = "tensor_parallel: 2, expert_parallel: 8, expert_tensor_parallel: 1, sharding: optimizer"
+    given = load_scenario("h200x8-moe", [f"training={{{ways}, offload: true, gradient_checkpointing: true}}"])
+    with pytest.raises(OppoError, match="no split of 8 GPUs can run") as refused:
+        possible_splits(given)
+    text = str(refused.value)
+    assert "the GPUs that train are no multiple of tensor_parallel 2" in text
+    assert "the GPUs that train are no multiple of expert_parallel 8 times expert_tensor_parallel 1" in text
+    assert "sequence_parallel" not in text
+
+
 def test_training_apart_is_sent_its_weights_whatever_shared_gpus_did() -> None:
     """Files of ``oppo scenario init`` reshard, and a search over all splits left out asynchronous training."""
     own = "training.weight_sync={kind: reshard}"

@@ -31,6 +31,10 @@ unless :float is added), or a list to choose from.
 """
 
 
+_OF_RECORD = ("points", "splits", "statuses", "seeds", "steps", "engines", "failures", "versions")
+"""Of a sweep's record what ``--json`` prints."""
+
+
 @click.command(epilog=_EPILOG)
 @click.argument("scenario_or_file", metavar="SCENARIO|SWEEP.yaml", required=False)
 @click.option(
@@ -251,10 +255,7 @@ def _show(sweep: "Sweep", folder: Path, output: Path | None, top: int, as_json: 
         shown = {
             "folder": str(folder),
             **best_record(sweep),
-            **{
-                name: record[name]
-                for name in ("points", "statuses", "seeds", "steps", "engines", "failures", "versions")
-            },
+            **{name: record[name] for name in _OF_RECORD if name in record},
             "table": sweep.points.to_dict(orient="records"),
         }
         click.echo(json.dumps(plain(shown), indent=1))

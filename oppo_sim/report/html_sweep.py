@@ -275,6 +275,7 @@ def _provenance(sweep: SweepFolder) -> tuple[tuple[str, str], ...]:
     return (
         *run_provenance(record),
         ("varied", "; ".join(f"{axis}: {_range(sweep.points.values(axis))}" for axis in sweep.points.axes)),
+        *([("splits", record["splits"])] if record.get("splits") else []),
         (
             "baselines",
             ", ".join(f"{label} ({counted(count, 'configuration')})" for label, count in baselines.items()),

@@ -32,7 +32,8 @@ class Splits:
     @property
     def sentence(self) -> str:
         """What was looked at."""
-        text = f"{len(self.possible):,} splits of {self.num_gpus} GPUs"
+        count = len(self.possible)
+        text = f"{count:,} {'split' if count == 1 else 'splits'} of {self.num_gpus} GPUs"
         text += f", with training apart {self.sync}" if self.sync else ""
         if not self.left_out:
             return text
@@ -110,9 +111,8 @@ def _reason(sentence: str) -> str:
     if "does not fit" in said:
         place = said.removeprefix("costs: ").split(" does not fit")[0].split(" (")[0]
         return f"{place} does not fit device memory"
-    if re.search(r"not a multiple of|does not divide \d+ GPUs", said):
-        return (
-            "training.tensor_parallel times pipeline_parallel times sequence_parallel does not divide the"
-            " GPUs that train"
-        )
+    if found := re.search(r"num_gpus \d+ is not a multiple of ([^;]+)", said):
+        return f"the GPUs that train are no multiple of {found[1]}"
+    said = re.sub(r"divide \d+ GPUs", "divide the GPUs that train", said)
+    said = re.sub(r"the \d+ GPUs of a replica", "the GPUs of a replica", said)
     return said.split(";")[0].split(": ", 1)[-1].rstrip(".")

@@ -190,6 +190,7 @@ def sweep_record(sweep: Sweep) -> dict[str, Any]:
         "spec": plan.spec.to_plain(),
         "fields": list(plan.fields),
         "axes": [_axis_record(axis) for axis in plan.axes],
+        **({"splits": plan.splits} if plan.splits else {}),
         "objective": plan.spec.objective,
         "points": len(plan.points),
         "statuses": sweep.statuses,

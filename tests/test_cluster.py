@@ -119,6 +119,11 @@ def test_splits_are_counted_by_what_does_not_divide_their_gpus() -> None:
     assert "the GPUs that train are no multiple of tensor_parallel 2" in text
     assert "the GPUs that train are no multiple of expert_parallel 8 times expert_tensor_parallel 1" in text
     assert "sequence_parallel" not in text
+    pairs = load_scenario(
+        SCENARIO, ["costs.reward_model={kind: model, model: qwen2.5-7b, tensor_parallel: 2}"]
+    )
+    one = " × costs.reward_model.tensor_parallel 2 does not divide the GPUs that score"
+    assert possible_splits(pairs).sentence.count(one) == 1
 
 
 def test_training_apart_is_sent_its_weights_whatever_shared_gpus_did() -> None:

@@ -113,6 +113,8 @@ def _reason(sentence: str) -> str:
         return f"{place} does not fit device memory"
     if found := re.search(r"num_gpus \d+ is not a multiple of ([^;]+)", said):
         return f"the GPUs that train are no multiple of {found[1]}"
+    if found := re.search(r"a scoring worker has (\d+) GPUs", said):
+        return f"costs.reward_model.tensor_parallel {found[1]} does not divide the GPUs that score"
     said = re.sub(r"divide \d+ GPUs", "divide the GPUs that train", said)
     said = re.sub(r"the \d+ GPUs of a replica", "the GPUs of a replica", said)
     return said.split(";")[0].split(": ", 1)[-1].rstrip(".")

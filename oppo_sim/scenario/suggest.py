@@ -98,7 +98,8 @@ def of_other_policies(setting: str) -> str:
     if not have:
         return ""
     listed = ", ".join(have[:_MOST]) + (", …" if len(have) > _MOST else "")
-    return f"{listed} have it: set policy.name to one"
+    it = "has it: set policy.name to it" if len(have) == 1 else "have it: set policy.name to one"
+    return f"{listed} {it}"
 
 
 def meant(fields: Sequence[str]) -> str:

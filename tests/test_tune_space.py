@@ -9,7 +9,9 @@ import pytest
 
 from oppo_sim.errors import OppoError
 from oppo_sim.policies.knobs import Knob
+from oppo_sim.scenario.cluster import Split
 from oppo_sim.scenario.load import load_scenario
+from oppo_sim.tune.frameworks.catalog import FRAMEWORKS
 from oppo_sim.tune.space import Setting, build_space, parse_knob
 from tests.tuning import choices, scenario
 
@@ -173,6 +175,23 @@ def test_asynchronous_policies_are_searched_on_the_splits_that_train_apart() -> 
     alone = parse_knob("cluster.split=rollout:4xTP2 scoring:cpu training:rollout")
     with pytest.raises(OppoError, match=r"needs placement\.training: separate"):
         build_space(given, ["async"], (alone,), None)
+
+
+def test_a_framework_that_counts_nodes_is_searched_on_whole_ones() -> None:
+    nodes = ["cluster.num_gpus=32", "cluster.num_gpus_per_node=8", "placement.scoring=separate"]
+    given = load_scenario("h200x8-vllm", ["costs.reward_model={kind: verifier}", *nodes])
+    auto = parse_knob("cluster.split=auto")
+    verl, areal = (
+        build_space(given, ["async"], (auto,), None, FRAMEWORKS[name]) for name in ("verl", "AReaL")
+    )
+    told, every = (
+        {Split.parse(text).training for text in next(iter(space.knobs["async"][-1:])).choices}
+        for space in (verl, areal)
+    )
+    assert told == {8, 16, 24} <= every
+    assert {12, 20} <= every
+    assert "are no whole nodes, which verl counts" in verl.splits
+    assert "whole nodes" not in areal.splits
 
 
 def test_asynchronous_policies_need_devices_of_their_own(tmp_path: Path) -> None:

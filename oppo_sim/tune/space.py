@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -152,7 +152,7 @@ def build_space(
     Raises OppoError where nothing is left to search, for a policy that cannot run and was requested, and for
     a knob that no policy has.
     """
-    changed, splits = _with_splits(scenario, changed)
+    changed, splits = _with_splits(scenario, changed, framework)
     if policies is not None and not policies:
         raise OppoError("there are no policies to search: name at least one")
     fields = [knob.field for knob in changed]
@@ -212,15 +212,32 @@ def _check_used(scenario: Scenario, knobs: Mapping[str, Sequence[Knob]], changed
             )
 
 
-def _with_splits(scenario: Scenario, knobs: Sequence[Knob]) -> tuple[list[Knob], str]:
-    """``cluster.split=auto`` as a choice between all splits that are possible, and what was left out."""
+def _with_splits(
+    scenario: Scenario, knobs: Sequence[Knob], framework: Framework | None
+) -> tuple[list[Knob], str]:
+    """``cluster.split=auto`` as a choice between all splits that are possible, and that the framework can be
+    told, and what was left out."""
     filled, sentence = list(knobs), ""
     for number, knob in enumerate(knobs):
         if knob.field == SPLIT_FIELD and knob.choices == (AUTO,):
             splits = possible_splits(scenario)
-            filled[number] = Knob(SPLIT_FIELD, "choice", choices=splits.possible)
+            counted = () if framework is None else framework.counts_nodes
+            told = tuple(each for each in splits.possible if _in_whole_nodes(scenario, each, counted))
             sentence = splits.sentence
+            if framework is not None and len(told) < len(splits.possible):
+                rest = f"{len(splits.possible) - len(told)} of the {len(splits.possible)} that can run"
+                sentence += f"; {rest} are no whole nodes, which {framework.name} counts"
+            filled[number] = Knob(SPLIT_FIELD, "choice", choices=told or splits.possible)
     return filled, sentence
+
+
+def _in_whole_nodes(scenario: Scenario, text: str, parts: Collection[str]) -> bool:
+    """Whether ``parts`` of a split whose training is apart are whole nodes, or in one."""
+    split, node = Split.parse(text), scenario.cluster.num_gpus_per_node
+    if node is None or not isinstance(split.training, int):
+        return True
+    sizes = {"rollout": split.rollout_gpus, "training": split.training}
+    return all(sizes[part] <= node or sizes[part] % node == 0 for part in parts)
 
 
 def _built(scenario: Scenario, name: str, settings: Mapping[str, Any]) -> Policy:

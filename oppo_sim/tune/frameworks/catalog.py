@@ -34,6 +34,8 @@ class Framework:
     """The least bound of ``async`` that it takes."""
     keeps_kv: bool | None = False
     """KV of carried rollouts after an update: kept, computed anew (False), or as it is told (None)."""
+    counts_nodes: tuple[str, ...] = ()
+    """Of ``rollout`` and ``training`` on GPUs of their own, those whose GPUs it counts in whole nodes."""
 
     @property
     def names(self) -> StoredNames | None:
@@ -48,19 +50,19 @@ FRAMEWORKS: Final[Mapping[str, Framework]] = {
         Framework(
             "verl", verl.lines, verl.blocks, "verl",
             ("sequential", "rollout-overlap", "april", "inter", "one-step-off", "async"),
-            bounds_deferrals=True,
+            bounds_deferrals=True, counts_nodes=("rollout", "training"),
         ),
         Framework(
             "OpenRLHF", flagged.openrlhf_lines, flagged.openrlhf_blocks, "OpenRLHF",
-            ("sequential", "one-step-off"), "batch",
+            ("sequential", "one-step-off"), "batch", counts_nodes=("training",),
         ),
         Framework(
             "slime", flagged.slime_lines, flagged.slime_blocks, "slime",
-            ("sequential", "rollout-overlap", "april", "inter", "one-step-off"),
+            ("sequential", "rollout-overlap", "april", "inter", "one-step-off"), counts_nodes=("training",),
         ),
         Framework(
             "NeMo RL", mapped.nemo_lines, mapped.nemo_blocks, "NeMo-RL",
-            ("sequential", "async"), "batch", least_staleness=1, keeps_kv=None,
+            ("sequential", "async"), "batch", least_staleness=1, keeps_kv=None, counts_nodes=("rollout",),
         ),
         Framework(
             "AReaL", mapped.areal_lines, mapped.areal_blocks, "AReaL",
@@ -70,7 +72,10 @@ FRAMEWORKS: Final[Mapping[str, Framework]] = {
             "ROLL", mapped.roll_lines, mapped.roll_blocks, "ROLL",
             ("sequential", "rollout-overlap", "async"), least_staleness=1,
         ),
-        Framework("prime-rl", mapped.prime_lines, mapped.prime_blocks, "prime-rl", ("async",), keeps_kv=True),
+        Framework(
+            "prime-rl", mapped.prime_lines, mapped.prime_blocks, "prime-rl", ("async",),
+            keeps_kv=True, counts_nodes=("rollout", "training"),
+        ),
         Framework("vLLM", mapped.vllm_lines, mapped.vllm_blocks, None, ()),
     )
 }  # fmt: skip

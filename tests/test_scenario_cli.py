@@ -437,3 +437,13 @@ def test_a_wrong_answer_that_is_given_is_refused_before_anything_is_asked(
     monkeypatch.setattr(click, "prompt", lambda *_, **__: pytest.fail("asked"))
     assert run(["scenario", "init", given, "-o", "-"]) == 2
     assert given.partition("=")[2] in capsys.readouterr().err
+
+
+def test_a_file_that_is_printed_names_one_in_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--model", "qwen2.5-3b", "--gpus", "1", "--device", "L40S", "--framework", "TRL")
+    code, printed, err = oppo(capsys, "init", *given, "--lora-rank", "16", "-o", "-")
+    assert code == 0, err
+    assert "# Next: oppo compare scenario.yaml, then oppo tune scenario.yaml --framework" in printed
+    assert "num_replicas: 1 # 1 GPU, 1 each" in printed
+    # generate() uses the trained weights: nothing sleeps.
+    assert "sleep_mode" not in printed

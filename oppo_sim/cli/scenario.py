@@ -67,7 +67,8 @@ def init_command(
             " --lora-rank"
         )
     if given or (name is None and sys.stdin.isatty() and sys.stdout.isatty()):
-        text = _fresh(str(output or "scenario.yaml"), **wanted)
+        printed = output is None or str(output) == "-"
+        text = _fresh("scenario.yaml" if printed else str(output), **wanted)
     else:
         text = scenario_text(name)
     if output is not None and str(output) == "-":

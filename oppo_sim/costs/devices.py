@@ -152,6 +152,6 @@ def find_device(device: "str | Device") -> Device:
     close = close or difflib.get_close_matches(given, names, n=1)
     hint = f"did you mean {' or '.join(repr(names[name]) for name in close)}? " if close else ""
     raise OppoError(
-        f"costs: no device {device!r}; {hint}give a name that 'oppo scenario devices' lists, or its rates"
-        " inline"
+        f"costs: no device {device!r}; {hint}give a name that 'oppo scenario devices' lists, or in the file"
+        ' its rates (docs/costs.md, "A device that is not listed")'
     )

@@ -222,7 +222,22 @@ def test_the_train_batch_size_of_openrlhf_is_told_from_a_batch_of_rollouts() -> 
         read("rollout_batch_size: 1024\nn_samples_per_prompt: 8\ntrain_batch_size: 128")
     with pytest.raises(OppoError, match=rf"keep one; {said}\.num_mini_batches instead"):
         read("rollout_batch_size: 100\ntrain_batch_size: 64")
+    with pytest.raises(OppoError, match="it is all of rollout_batch_size: remove it"):
+        read("rollout_batch_size: 64\nn_samples_per_prompt: 8\ntrain_batch_size: 64")
     assert read("rollout_batch_size: 64\ntrain_batch_size: 64").rollout_batch_size == 64
+
+
+def test_lengths_and_packing_by_the_flags_of_openrlhf_and_slime_are_answered() -> None:
+    with pytest.raises(OppoError) as refused:
+        read("generate_max_len: 64\npacking_samples: true\nasync_train: true")
+    for said in (
+        "generate_max_len (max_response_length)",
+        "packing_samples (training.remove_padding)",
+        "async_train (policy.name, true: one-step-off)",
+    ):
+        assert said in str(refused.value)
+    with pytest.raises(OppoError, match="rollout_max_response_len: max_response_length says it, remove this"):
+        read("rollout_max_response_len: 64")
 
 
 def test_megatrons_settings_of_a_trainer_are_read() -> None:

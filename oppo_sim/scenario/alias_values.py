@@ -88,6 +88,8 @@ def of_an_update(alias: str, value: Any, batch: Any) -> str:
     """What a second size of a batch may be: the rollouts of an update. Empty where it is none."""
     if not alias.endswith("train_batch_size") or type(batch) is not int or type(value) is not int:
         return ""
+    if value == batch:
+        return "of OpenRLHF's, the rollouts of one update, it is all of rollout_batch_size: remove it"
     if not 0 < value < batch:
         return ""
     parts = "" if batch % value else f": {batch // value}"

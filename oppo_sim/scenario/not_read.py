@@ -66,6 +66,8 @@ _SAID_BY: Mapping[str, str] = {
     "train_micro_batch_size": "training.micro_batch_rollouts",
     "train_mb_tokens": "training.micro_batch_tokens",
     "logprob_mb_tokens": "training.log_prob_micro_batch_tokens",
+    "max_total_sequence_length": "max_prompt_length, max_response_length",
+    "sequence_packing.enabled": "training.remove_padding",
     "max_num_steps": "steps",
     "async_grpo.enabled": "policy.name, true: async",
     "reference_policy_kl_penalty": "training.ref",
@@ -84,6 +86,10 @@ _FLAT: Mapping[str, str] = {
     "model_name_or_path": "costs.actor_model",
     "use_peft": "training.lora_rank",
     # OpenRLHF
+    "generate_max_len": "max_response_length",
+    "prompt_max_len": "max_prompt_length",
+    "async_train": "policy.name, true: one-step-off",
+    "packing_samples": "training.remove_padding",
     "pretrain": "costs.actor_model",
     "reward_pretrain": "costs.reward_model",
     "remote_rm_url": "costs.reward_model",
@@ -99,6 +105,8 @@ _FLAT: Mapping[str, str] = {
     "critic_num_nodes": "cluster.split",
     "critic_num_gpus_per_node": "cluster.split",
     # slime
+    "rollout_max_response_len": "max_response_length",
+    "rollout_max_prompt_len": "max_prompt_length",
     "hf_checkpoint": "costs.actor_model",
     "colocate": "cluster.split",
     "rollout_num_gpus": "cluster.split",

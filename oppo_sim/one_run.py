@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from oppo_sim.columns import TIMING_STEP, RolloutRow
+from oppo_sim.columns import KV_PEAK_TOKENS, TIMING_STEP, RolloutRow
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import run_into
 from oppo_sim.results.sinks import Sink
 from oppo_sim.results.spans import Marker, Span
+from oppo_sim.runs.kv_room import kv_warnings
 from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.build import Setup
 from oppo_sim.scenario.schema import Scenario
@@ -53,9 +54,11 @@ def run_setup(
     return run_into(setup, sink, rollouts=rollouts, timeline_steps=timeline)
 
 
-def with_sync_warnings(
+def with_step_warnings(
     manifest: Mapping[str, Any], scenario: Scenario, steps: "pd.DataFrame", warmup: int
 ) -> dict[str, Any]:
-    """The manifest with a warning where the weight sync takes much of a mean step after the warm-up."""
+    """The manifest with a warning where the weight sync takes much of a mean step after the warm-up, and
+    where KV is larger than device memory."""
     found = sync_warnings(scenario, float(steps[TIMING_STEP].iloc[warmup:].mean()))
+    found += kv_warnings(scenario, float(steps[KV_PEAK_TOKENS].max()))
     return {**manifest, "warnings": [*manifest["warnings"], *found]}

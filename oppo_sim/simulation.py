@@ -9,7 +9,7 @@ from oppo_sim.columns import TIMING_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import engine_of, run_columns
 from oppo_sim.manifest import run_manifest
-from oppo_sim.one_run import ProgressSink, run_setup, with_sync_warnings
+from oppo_sim.one_run import ProgressSink, run_setup, with_step_warnings
 from oppo_sim.policies.registry import policy_name
 from oppo_sim.progress import OnProgress, Progress, listener
 from oppo_sim.results.sinks import FrameSink, Sinks
@@ -185,7 +185,7 @@ def _simulated(
         table,
         frames.rollouts(),
         summarise(table, setup.warmup_steps),
-        with_sync_warnings(manifest, setup.scenario, table, setup.warmup_steps),
+        with_step_warnings(manifest, setup.scenario, table, setup.warmup_steps),
         spans,
         markers,
     )

@@ -19,7 +19,7 @@ from oppo_sim.columns import (
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import engine_of
 from oppo_sim.manifest import run_manifest
-from oppo_sim.one_run import ProgressSink, check_timeline, run_setup, with_sync_warnings
+from oppo_sim.one_run import ProgressSink, check_timeline, run_setup, with_step_warnings
 from oppo_sim.plain_json import plain
 from oppo_sim.report.labels import Unit, clock_unit, told_done
 from oppo_sim.results.sinks import FINISH_REASONS, FrameSink, Sink, Sinks, typed_columns
@@ -315,7 +315,7 @@ def _simulate_into(
     return finish_run(
         folder,
         output,
-        with_sync_warnings(manifest, setup.scenario, steps, min(setup.warmup_steps, len(steps) - 1)),
+        with_step_warnings(manifest, setup.scenario, steps, min(setup.warmup_steps, len(steps) - 1)),
         timeline=request.timeline,
         figures=request.figures,
     )

@@ -13,11 +13,12 @@ import pytest
 
 import oppo_sim
 from oppo_sim.runs.sync_share import sync_warnings
+from oppo_sim.scenario.build import build_parts
 from oppo_sim.scenario.load import load_scenario, scenario_from_plain
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.scenario.yaml_text import parse_yaml
 from oppo_sim.simulation import simulate
-from oppo_sim.sweep.beyond import best_edges
+from oppo_sim.sweep.beyond import best_edges, best_warnings
 from oppo_sim.sweep.edges import Edge, Interval, Searched, edges, into_another
 from oppo_sim.sweep.show import notes
 from oppo_sim.tune.space import build_space, parse_knob
@@ -242,3 +243,23 @@ def test_a_long_weight_sync_is_told_with_the_better_choice() -> None:
     assert "{kind: online_refit}" in sync_warnings(export, 300.0)[0]
     assert sync_warnings(export, 1e6) == []
     assert sync_warnings(scenario(), 0.001) == []
+
+
+def test_more_keys_and_values_than_device_memory_holds_are_told_of(tmp_path: Path) -> None:
+    """A file without a capacity (its default) has ample KV: a search preferred what no engine could hold."""
+    tight = ["rollout_batch_size=256", "warmup_steps=1", "costs.rollout.gpu_memory_utilization=0.054"]
+    room = build_parts(load_scenario("h200-single", tight)).costs.actor_kv_capacity_tokens
+    ample = [*tight, "rollout.kv_capacity_tokens=null"]
+    run = simulate("h200-single", policy="inter", steps=3, overrides=ample)
+    (told,) = (each for each in run.manifest["warnings"] if "device memory leaves" in each)
+    assert told.startswith(f"KV reaches {run.steps['kv/peak_tokens'].max():,.0f} tokens a replica")
+    assert f"leaves {room:,}, and rollout.kv_capacity_tokens bounds nothing" in told
+    bounded = simulate("h200-single", policy="inter", steps=3, overrides=tight)
+    assert not any("device memory leaves" in each for each in bounded.manifest["warnings"])
+    folder = tmp_path / "compared"
+    oppo_sim.compare("h200-single", ["inter"], steps=3, seeds=1, draws=0, overrides=ample, folder=folder)
+    warnings = json.loads((folder / "manifest.json").read_text())["warnings"]
+    assert any("device memory leaves" in each for each in warnings)
+    grid = {"policy.name": ["inter"]}
+    swept = oppo_sim.sweep("h200-single", grid=grid, steps=3, seeds=1, draws=0, overrides=ample)
+    assert any("device memory leaves" in each for each in best_warnings(swept))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from oppo_sim.columns import STEP_S
+from oppo_sim.columns import COMPARED_KV_PEAK_TOKENS, STEP_S
 from oppo_sim.comparison.own import own_record
 from oppo_sim.comparison.plan import ComparisonPlan, make_cells
 from oppo_sim.comparison.published import published_record
@@ -21,6 +21,7 @@ from oppo_sim.run_files import JOURNAL, MANIFEST
 from oppo_sim.run_folder import RunFolder, beside, open_run_folder
 from oppo_sim.run_kinds import COMPARISON
 from oppo_sim.runs.execute import Executor
+from oppo_sim.runs.kv_room import kv_warnings
 from oppo_sim.runs.statistics import ROLLOUTS
 from oppo_sim.runs.store import RunStore
 from oppo_sim.runs.sync_share import sync_warnings
@@ -145,6 +146,7 @@ def _manifest(plan: ComparisonPlan, comparison: Comparison) -> dict[str, Any]:
     setups = {one.label: plan.setups[one.label] for one in plan.policies}
     warnings = [warning for each in setups.values() for warning in each.warnings]
     warnings += sync_warnings(scenario, float(comparison.table[STEP_S].min()))
+    warnings += kv_warnings(scenario, float(comparison.cells[COMPARED_KV_PEAK_TOKENS].max()))
     published = published_record(scenario.published, comparison.table)
     own = own_record(comparison)
     return {

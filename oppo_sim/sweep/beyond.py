@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from oppo_sim import columns as c
 from oppo_sim.report.html_parts import sweep_command
 from oppo_sim.runs.evaluate import setup_of
+from oppo_sim.runs.kv_room import kv_warnings
 from oppo_sim.runs.statistics import TO_REWARD
 from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.cluster import AUTO, SPLIT_NAMES
@@ -40,7 +41,9 @@ def best_warnings(sweep: "Sweep") -> list[str]:
     point = sweep.plan.resolved[sweep.best]
     if isinstance(point, str):
         return []
-    return sync_warnings(setup_of(point.request).scenario, float(sweep.points[c.STEP_S].iloc[sweep.best]))
+    scenario, row = setup_of(point.request).scenario, sweep.points.iloc[sweep.best]
+    found = sync_warnings(scenario, float(row[c.STEP_S]))
+    return [*found, *kv_warnings(scenario, float(row[c.COMPARED_KV_PEAK_TOKENS]))]
 
 
 # ---- inside ------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from oppo_sim.report.labels import capital, counted, stopped
 from oppo_sim.run_kinds import TUNING
 from oppo_sim.runs.evaluate import forget
 from oppo_sim.runs.execute import Executor, Runner
+from oppo_sim.runs.kv_room import kv_warnings
 from oppo_sim.runs.machine import EXACT, MachineDraws
 from oppo_sim.runs.sync_share import sync_warnings
 from oppo_sim.scenario.schema import Scenario
@@ -242,6 +243,9 @@ def _sections(
         limit = kv_limit(problem.constraints, bench.parts(setting, 0))
     learning = bench.resolve(setting, 0).learning
     drawn = words.unknowns(machine, learning, request.objective)
+    given, row = bench.scenario(setting), best.checked.rows[0]
+    step_warnings = sync_warnings(given, row[c.STEP_S])
+    step_warnings += kv_warnings(given, row[c.COMPARED_KV_PEAK_TOKENS])
     moved = any(bench.resolve(one.checked.setting, 0).machine.placement for one in (best, *others))
     return {
         "What to set, and what to expect": [
@@ -251,7 +255,7 @@ def _sections(
             *words.to_reward_sentences(best, learning, request.objective),
             *words.constraint_sentences(problem.constraints, best, limit, len(names)),
             *words.beside_given(others, request.practical),
-            *(f"{text}." for text in sync_warnings(bench.scenario(setting), best.checked.rows[0][c.STEP_S])),
+            *(f"{text}." for text in step_warnings),
         ],
         "How sure the choice is": [
             *words.alike_sentences(

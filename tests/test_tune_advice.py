@@ -588,6 +588,9 @@ def test_the_choice_is_said_as_times_as_fast_as_the_scenarios_own_setting() -> N
     assert gain == pytest.approx({c.SPEEDUP: 1.36, c.SPEEDUP_LOW: 1.2, c.SPEEDUP_HIGH: 1.5})
     (same,) = beside_given([result("intra", (0.01, -0.02, 0.04), True)], 0.0)
     assert same.startswith("The choice cannot be told apart from the scenario's own setting (intra): 1.01")
+    assert beside_given([result("intra", (0.0, 0.0, 0.0), True)], 0.0) == [
+        "The choice runs as the scenario's own setting (intra) does."
+    ]
     # What is expected is against the baseline already.
     assert beside_given([result("sequential", (0.36, 0.2, 0.5), False)], 0.0) == []
 

@@ -42,6 +42,8 @@ from oppo_sim.tune.trials import Interaction, KnobEffect, PairedResult
 _SPEEDUP = ("speedup", "speedup_low", "speedup_high")
 MOST_ALIKE = 6
 NEAR = 0.01
+_SAME = 1e-9
+"""Of costs that differ by no more the runs are the same."""
 AFFORDABLE = 0.05
 """A setting that is this much slower on these seeds may still be advised, where it is not told apart."""
 
@@ -172,6 +174,8 @@ def beside_given(others: Sequence[PairedResult], practical: float) -> list[str]:
     faster = f"{value:.2f} times as fast{f' {ends}' if ends else ''}"
     given = f"the scenario's own setting ({gain['policy']})"
     bounds = "" if own.keeps_bounds else f", which breaks {' and '.join(broken(own.checked.violations))}"
+    if max(map(abs, own.difference)) < _SAME:
+        return [f"The choice runs as {given} does{bounds}."]
     if not own.alike:
         return [f"The choice is {faster} as {given}{bounds}."]
     near = f", or is within {100 * practical:g} % of it" if practical else ""

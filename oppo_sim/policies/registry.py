@@ -213,6 +213,9 @@ def _checked(
         )
         given = settings.get(where, first.get("input"))
         why = first["msg"].removeprefix("Value error, ")
+        field = model.model_fields.get(where)
+        if first["type"] != "value_error" and field is not None and field.description:
+            why = f"{why} ({field.description})"
         raise OppoError(
             f"policy '{name}', {where} = {given!r}: {why}; mend it in the scenario or with --set"
         ) from None

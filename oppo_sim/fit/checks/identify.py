@@ -93,12 +93,13 @@ def unidentified_cuts(terms: Iterable[str]) -> list[str]:
     missing = [name for name in CUTS if name not in terms]
     if not missing:
         return []
+    are, them = ("they are", "them") if len(missing) > 1 else ("it is", "it")
     return [
-        f"{', '.join(missing)} cannot be identified from these logs: it is what a chunk costs beside its"
+        f"{', '.join(missing)} cannot be identified from these logs: {are} what a chunk costs beside its"
         " tokens (a stop of the engine, a scoring request, its transfer), and their runs have no such chunks."
-        " Policies"
-        " that stream are simulated with what the scenario says of it (0 where it says nothing); measure it"
-        " with oppo calibrate, or fit the folder of a sequential run in rounds (stop_check: chunk)"
+        f" Policies that stream are simulated with what the scenario says of {them} (0 where it says"
+        f" nothing); measure {them} with oppo calibrate, or fit the folder of a sequential run in rounds"
+        " (stop_check: chunk)"
     ]
 
 

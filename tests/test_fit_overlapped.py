@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import oppo_sim
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.log.reading import read_step_log
 from oppo_sim.scenario.load import load_scenario
@@ -168,3 +169,21 @@ def test_of_asynchronous_frameworks_training_is_read(framework: str, tmp_path: P
     assert log.frame["response_length/mean"].tolist() == [500.0] * 3
     assert not any("gen" in stages for stages in log.covers.values())
     assert any("still waited" in note for note in log.notes)
+
+
+@short_chains()
+@pytest.mark.parametrize("timed", [False, True])
+def test_prime_rl_computes_no_probabilities_before_the_update(timed: bool, tmp_path: Path) -> None:
+    """Its trainer takes those of the engine; versions of 2025 computed them, and named their seconds."""
+    more = {"time/compute_logprobs": 2.0} if timed else {}
+    lines = [{"_step": step, **ASYNCHRONOUS["prime_rl"], **more} for step in range(1, 7)]
+    for line in lines:
+        line["train/agg/all/num_output_tokens/mean"] = 200.0 + 10.0 * line["_step"]
+    log = write_lines(tmp_path / "history.jsonl", lines)
+    result = oppo_sim.fit(log, fit_scenario(), fit_steps=4, folder=tmp_path / "fit")
+    (said,) = [note for note in result.notes if "taken as not run" in note]
+    written = load_scenario(tmp_path / "fit" / "scenario.yaml").training
+    assert not written.ref
+    assert written.old_log_prob == ("recompute" if timed else "behaviour")
+    assert ("old_log_prob" in said) == (not timed)
+    assert ("old_log_prob" in {each.term for each in result.estimates}) == timed

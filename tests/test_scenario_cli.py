@@ -242,6 +242,7 @@ def test_init_says_nodes_and_epochs_and_leaves_out_a_critic_that_does_not_fit(
     apart = written("qwen2.5-3b", 8, "H100", "prime-rl")
     assert (apart.training.critic, str(apart.split)) == ("none", "rollout:4xTP1 scoring:cpu training:4")
     assert apart.policy.name == "async"
+    assert (apart.training.old_log_prob, apart.training.ref) == ("behaviour", False)
     assert not apart.rollout.clear_kv_cache_on_weight_sync  # else prime-rl cannot run it
     assert oppo(capsys, "validate", "run.yaml")[0] == 0
     # The search that the file proposed had rollout-overlap as its only gain.

@@ -29,6 +29,8 @@ _ASYNCHRONOUS: Final = {
 }
 """Frameworks that generate on GPUs of their own, whatever is requested, and how stale they train."""
 _KEEPS_KV: Final = ("prime-rl",)
+_ENGINES_OWN: Final = ("prime-rl",)
+"""Frameworks whose trainer computes no probabilities but those that it trains on."""
 
 
 @dataclass(frozen=True)
@@ -193,12 +195,18 @@ def _training(wanted: Wanted, shape: Shape) -> str:
         adapters += "  lora_merge: true # TRL merges them and sends all weights\n"
     if wanted.framework == "TRL" and wanted.gpus == 1:
         adapters += "  sharding: none # one GPU: no FSDP, no DeepSpeed\n"
+    forwards = ""
+    if wanted.framework in _ENGINES_OWN:
+        forwards = (
+            f"  old_log_prob: behaviour # {wanted.framework} takes the engine's\n"
+            f"  ref: false # {wanted.framework} computes none\n"
+        )
     recomputed = "  gradient_checkpointing: true # it would not fit without\n" if shape.saving else ""
     return f"""\
 training:
   num_ppo_epochs: {epochs}
   critic: {_critic(wanted, shape)}
-{placed}  tensor_parallel: {min(shape.degree, wanted.node)}
+{forwards}{placed}  tensor_parallel: {min(shape.degree, wanted.node)}
 {adapters}{recomputed}  weight_sync: {_weight_sync(wanted, shape)}
 """
 

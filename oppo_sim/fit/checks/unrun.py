@@ -1,5 +1,6 @@
 """Stages that a scenario runs and the run of its log did not: no metric names them, and its steps have no
-room for them, or their metric holds hardly any seconds (verl's ``bypass_mode`` times a copy)."""
+room for them or its framework does not run them; or their metric holds hardly any seconds (verl's
+``bypass_mode`` times a copy)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -7,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from oppo_sim.columns import TIMING_STEP, timing
+from oppo_sim.fit.log.names import NOT_RUN
 from oppo_sim.fit.log.reading import StepLog
 from oppo_sim.fit.terms.features import Features
 from oppo_sim.fit.terms.stages import seconds_beyond
@@ -33,11 +35,33 @@ def as_run(log: StepLog, scenario: Scenario, features: Features) -> tuple[Scenar
     where none holds it, a log without seconds of whole steps.
     """
     bypassed = _bypassed(log, features)
+    scenario, foreign = _of_framework(log, scenario, features)
     scenario, said = _without_room(log, scenario, features)
     if bypassed:
         training = scenario.training.model_copy(update=_WITHOUT["old_log_prob"][1])
         scenario = scenario.model_copy(update={"training": training})
-    return scenario, (*bypassed, *said)
+    return scenario, (*bypassed, *foreign, *said)
+
+
+def _of_framework(log: StepLog, scenario: Scenario, features: Features) -> tuple[Scenario, tuple[str, ...]]:
+    """Without stages that the framework does not run (``LogNames.not_run``) and the log does not name."""
+    named = {stage for stages in log.covers.values() for stage in stages}
+    left = [
+        what
+        for what, (stages, _) in _WITHOUT.items()
+        if stages <= set(NOT_RUN.get(log.framework, ())) - named
+        and any(features.stages[stage].max() > 0.0 for stage in stages)
+    ]
+    if not left:
+        return scenario, ()
+    settings = {name: value for what in left for name, value in _WITHOUT[what][1].items()}
+    switches = ", ".join(f"training.{what}: {str(_WITHOUT[what][1][what]).lower()}" for what in left)
+    said = (
+        f"{log.framework} computes no {' and no '.join(left)}: taken as not run, also in the written scenario"
+        f" ({switches})"
+    )
+    training = scenario.training.model_copy(update=settings)
+    return scenario.model_copy(update={"training": training}), (said,)
 
 
 def _bypassed(log: StepLog, features: Features) -> tuple[str, ...]:

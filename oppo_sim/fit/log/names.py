@@ -82,6 +82,8 @@ class LogNames:
     """Metrics of a version that computes rewards as rollouts finish and then names no seconds of them."""
     locked: tuple[str, ...] = ()
     """Our columns that wait for generation where that is beside training."""
+    not_run: tuple[str, ...] = ()
+    """Stages that it does not run where it names no seconds of them."""
     made_tokens: bool = False
     """Lengths count what the actor made, not what tools answered."""
     note: str = ""
@@ -309,11 +311,14 @@ _PRIME_RL: Final = LogNames(
     name="prime_rl",
     importer="prime_rl",
     stages=(
+        Timed(("old_log_prob",), ("time/compute_logprobs",)),  # in 2025
         Timed(("update_actor",), ("time/forward_backward",)),
         Timed(("update_weights",), ("time/broadcast_weights",)),
     ),
     step=(),
     beside={"time/wait_for_batch": _ALWAYS},
+    # Probabilities are the engine's; a teacher's come with the rollouts.
+    not_run=("old_log_prob", "ref"),
     note="training alone: generation goes on beside it",
 )
 
@@ -347,3 +352,8 @@ REWARDS_ALONG: Final = frozenset(
     names.name for names in FRAMEWORKS if any(timed.covers == ("gen", "reward") for timed in names.stages)
 )
 """Frameworks that compute rewards as rollouts finish, within their metric of generation."""
+
+NOT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
+    names.name: names.not_run for names in FRAMEWORKS if names.not_run
+}
+"""``LogNames.not_run`` by framework."""

@@ -212,6 +212,19 @@ def test_drift_grows_with_the_steps_and_with_the_distance() -> None:
     assert not moved.any()
 
 
+@pytest.mark.parametrize("last", [1, 2])
+def test_a_last_step_that_stalled_says_nothing_of_the_next(last: int) -> None:
+    """One that saved a checkpoint, for example; of a new level two steps tell."""
+    residuals = 0.01 * np.random.default_rng(4).standard_normal(30)
+    usual = np.median(drawn(residuals, [1.0]))
+    stalled = residuals.copy()
+    stalled[-last] += 0.4
+    assert np.median(drawn(stalled, [1.0])) == pytest.approx(usual, abs=0.01)
+    moved = residuals.copy()
+    moved[-3:] += 0.4
+    assert np.median(drawn(moved, [1.0])) > 0.1
+
+
 def test_drift_is_as_wide_as_the_noise_of_the_log() -> None:
     """But for changes of level, which few steps hardly have."""
     calm = 0.01 * np.random.default_rng(0).standard_normal(15)

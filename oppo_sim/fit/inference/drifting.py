@@ -169,7 +169,7 @@ def _steady(residuals: Floats, steps: Ints, noise: float) -> tuple[Floats, Ints,
     if len(residuals) < _FEWEST:
         return residuals[:0], steps[:0], max(noise, _LEAST_NOISE)
     noise = max(float(np.median(np.abs(np.diff(residuals)))) / 0.6745 / np.sqrt(2.0), _LEAST_NOISE)
-    around = np.lib.stride_tricks.sliding_window_view(np.pad(residuals, 2, mode="edge"), 5)
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(residuals, 2, mode="reflect"), 5)
     steady = np.abs(residuals - np.median(around, axis=1)) <= _STALL * noise
     return residuals[steady], steps[steady], noise
 

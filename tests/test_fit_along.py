@@ -11,7 +11,7 @@ from scipy.signal import lfilter
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.checks.periodic import found_in
+from oppo_sim.fit.checks.periodic import found_beside, found_in
 from oppo_sim.fit.checks.trends import lasting_change
 from oppo_sim.fit.estimate import FitResult
 from oppo_sim.fit.inference.drifting import (
@@ -179,6 +179,37 @@ def test_steps_that_stall_at_random_have_no_period() -> None:
     seconds = np.where(np.isin(steps, [4, 11, 25, 26, 47]), 90.0, 0.5)
     assert found_in(steps, seconds, 100.0 + seconds) is None
     assert found_in(steps[:3], seconds[:3], 100.0 + seconds[:3]) is None
+
+
+def whole_steps(seed: int, count: int = 45) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps whose seconds are of generation: their numbers, seconds, and what a cost model says of them."""
+    generator = np.random.default_rng(seed)
+    said = 40.0 * np.exp(0.15 * generator.standard_normal(count)) * np.linspace(1.0, 1.4, count)
+    return np.arange(1, count + 1), 9.0 + 1.2 * said * np.exp(0.02 * generator.standard_normal(count)), said
+
+
+@pytest.mark.parametrize("phase", [0, 1])
+def test_a_checkpoint_is_found_in_seconds_that_hold_generation(phase: int) -> None:
+    """As where whole steps alone are logged: no step is many times as long as another."""
+    for seed in range(10):
+        steps, seconds, said = whole_steps(seed)
+        seconds[22] *= 1.25  # and one stalled
+        seconds = seconds + np.where(steps % 10 == phase, 12.0, 0.0)
+        assert found_in(steps, seconds, seconds) is None
+        found = found_beside(steps[1:], seconds[1:], seconds[1:], said[1:])
+        assert found is not None, seed
+        assert (found.period, found.phase) == (10, phase)
+        assert found.seconds == pytest.approx(12.0, abs=2.0)
+
+
+def test_stalls_in_seconds_that_hold_generation_have_no_period() -> None:
+    found = 0
+    for seed in range(200):
+        steps, seconds, said = whole_steps(seed)
+        generator = np.random.default_rng(seed)
+        seconds[generator.choice(len(steps), 4, replace=False)] *= 1.25
+        found += found_beside(steps, seconds, seconds, said) is not None
+    assert found <= 2
 
 
 def drawn(

@@ -391,7 +391,7 @@ def _held_out(
     progress(Progress("the first steps, to judge the rest", 1, _STAGES))
     fitted, members = [], []
     for part, count in kept:
-        known, _ = with_periodic(part.members, part.features.steps, part.events, slice(0, count))
+        known, _ = with_periodic(part.members, part.features, part.events, slice(0, count))
         members.append(known)
         head = slice(0, count)
         fitted.append((part.features.taken(head), [member.taken(head) for member in known]))
@@ -414,7 +414,7 @@ def _held_out(
 
 
 def _with_periodic(part: LogPart, notes: list[str]) -> LogPart:
-    members, found = with_periodic(part.members, part.features.steps, part.events, slice(None))
+    members, found = with_periodic(part.members, part.features, part.events, slice(None))
     if found is not None:
         notes.append(f"{part.log.name}: {in_words(found)}")
     return replace(part, members=tuple(members))

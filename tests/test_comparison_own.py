@@ -1,5 +1,6 @@
 """A comparison also says how much faster its best policy is than the one that the scenario has."""
 
+import html
 import json
 from math import exp, log
 from pathlib import Path
@@ -92,3 +93,26 @@ def test_nothing_is_said_of_the_baseline_and_of_what_was_not_compared(
     code, out, err = oppo("compare", str(scenario), *ARGUMENTS, "--json", "-o", str(tmp_path / "one"))
     assert code == 0, err
     assert "against_own" not in json.loads(out)
+
+
+def test_settings_and_files_of_ones_own_are_named_as_tables_name_them(tmp_path: Path, oppo: Oppo) -> None:
+    """A label with the scenario's settings is its policy; one with others is not."""
+    scenario = write_scenario(tmp_path, policy={"name": "oppo", "chunk_size": 64})
+    common = ("--seeds", "2", "--no-figures", "--no-attribution")
+    for number, size in enumerate((64, 32)):
+        told = ("--policies", f"oppo:chunk_size={size},inter", "-o", str(tmp_path / str(number)), "--json")
+        code, out, err = oppo("compare", str(scenario), *common, *told)
+        assert code == 0, err
+        assert json.loads(out).get("against_own", {}).get("policy") == (
+            "oppo:chunk_size=64" if size == 64 else None
+        )
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from oppo_sim import Policy\n\n\nclass Mine(Policy):\n    def plan(self, pool):\n"
+        "        return self.refill(pool, overcommit=0, chunk_size=64)\n"
+    )
+    scenario = write_scenario(tmp_path, policy={"name": f"{own}:Mine"})
+    told = ("--policies", f"{own}:Mine,inter", "-o", str(tmp_path / "two"))
+    code, out, err = oppo("compare", str(scenario), *common, *told)
+    assert code == 0, err
+    assert "against Mine, the scenario's own policy: inter" in " ".join(out.split())

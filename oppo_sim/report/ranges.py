@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from oppo_sim import columns as c
-from oppo_sim.report.labels import format_percent
+from oppo_sim.report.labels import format_percent, policy_names
 from oppo_sim.runs.placement import PLACEMENT, PLACEMENT_SIGMA
 from oppo_sim.runs.ranges import SPEEDUP_ENDS, SPEEDUP_PER_TOKEN_ENDS
 from oppo_sim.runs.statistics import TO_REWARD
@@ -166,10 +166,11 @@ def own_sentence(manifest: Mapping[str, Any]) -> str:
     gain = own.get("speedups", {}).get(own.get("best"))
     if gain is None:
         return ""
+    names = policy_names([own["policy"], *own["speedups"]])
     value, low, high = (gain[name] for name in (c.SPEEDUP, c.SPEEDUP_LOW, c.SPEEDUP_HIGH))
     within = ends_text(gain.get(c.SPEEDUP_BOTH_LOW, low), gain.get(c.SPEEDUP_BOTH_HIGH, high), value)
     # Not "oppo 1.4×": that is taken for a command where lines are broken.
-    return f"against {own['policy']}, the scenario's own policy, it is {value:.2f}× {within}".rstrip()
+    return f"against {names[own['policy']]}, the scenario's own policy, it is {value:.2f}× {within}".rstrip()
 
 
 def published_sentence(manifest: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ from oppo_sim.fit.log.carried import carried, with_mixed
 from oppo_sim.fit.log.leaving_out import without_metrics
 from oppo_sim.fit.log.reading import StepLog
 from oppo_sim.fit.log.told_apart import with_own_names
+from oppo_sim.fit.log.trained_again import of_generations
 from oppo_sim.fit.log_lengths import LogLengths, lengths_of_logs, other_lengths
 from oppo_sim.fit.log_part import LogPart
 from oppo_sim.fit.own_policy import moved_to_steps
@@ -336,6 +337,7 @@ def _priors(parts: Sequence[LogPart]) -> dict[str, Prior]:
 
 
 def _part(log: StepLog, scenario: Scenario, number: int, seed: int) -> LogPart:
+    log = of_generations(log, scenario)
     scenario, offload = at_full_rate(scenario)
     # Terms that the scenario has already would be fitted twice: these replace them.
     costs = scenario.costs.model_copy(update={"terms": NO_TERMS, "draws": EXACT})

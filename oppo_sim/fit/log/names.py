@@ -84,6 +84,8 @@ class LogNames:
     """Our columns that wait for generation where that is beside training."""
     not_run: tuple[str, ...] = ()
     """Stages that it does not run where it names no seconds of them."""
+    updates: bool = False
+    """A step is an update; several may train what one of them generated (``trained_again``)."""
     made_tokens: bool = False
     """Lengths count what the actor made, not what tools answered."""
     note: str = ""
@@ -266,6 +268,7 @@ _TRL: Final = LogNames(
     ),
     step=("step_time",),
     figures={TOKENS_CUMULATIVE: ("num_tokens",)},
+    updates=True,
     note=(
         "most logs name the whole step alone, without the optimizer's own seconds (DeepSpeed: with);"
         " generation where profiling is reported (wandb)"
@@ -281,6 +284,7 @@ _SWIFT: Final = LogNames(
         Timed(("update_weights",), ("*._move_model_to_vllm",)),
     ),
     step=(SECONDS_A_STEP,),
+    updates=True,
     made_tokens=True,
     note="the whole step alone, from the run's seconds; checkpoints are inside, validation is not",
 )

@@ -32,6 +32,7 @@ from oppo_sim.fit.log.names import FRAMEWORKS, REWARDS_ALONG, LogNames, stages_i
 from oppo_sim.fit.log.overlapped import leave_out_locked, leave_out_waits, may_be_in_turns, overlap_metric
 from oppo_sim.fit.log.replaced import replaced_note
 from oppo_sim.fit.log.segments import Gathered, gather
+from oppo_sim.fit.log.trained_again import joined
 from oppo_sim.traces.importers.bare_consoles import refused_console
 from oppo_sim.traces.importers.detecting import OTHER_KIND, files_of, matching, shown_name
 from oppo_sim.traces.importers.figures import PREFIXES, chosen, first_figure
@@ -98,6 +99,8 @@ class StepLog:
     """Columns that are left out of the fit (``leaving_out``)."""
     rewards_hidden: bool = False
     """Rewards were computed behind generation: their metric holds hardly any seconds, or there is none."""
+    generation_steps: int = 1
+    """How many steps train what one generates, where lines show it; figures are then their means."""
     mixed: bool = False
     """What a step trained was not begun together: the run generates while it trains, or carries rollouts."""
     held_up: "Mapping[int, float]" = field(default_factory=dict)
@@ -183,9 +186,10 @@ def read_step_log(
     if said := replaced_note(numbered, names, gathered.rows):
         gathered.note(said)
     hidden = timing("reward") not in given and _rewards_untimed(lines, names)
+    together = joined(gathered) if names.updates else 1
     log = step_log(root, names, gathered, [file for file, found in records if found], unit, hidden=hidden)
     _refuse_counted_twice(log, given)
-    return log
+    return replace(log, generation_steps=together)
 
 
 def _records(files: Sequence[Path], reading: Reading, root: Path) -> list[tuple[Path, list[Figures]]]:

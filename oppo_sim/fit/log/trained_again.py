@@ -79,6 +79,6 @@ def _by_tokens(log: "StepLog", scenario: Scenario) -> int:
     raise OppoError(
         f"{log.name} has tokens for at most {share * batch:.0f} responses a step, but rollout_batch_size of"
         f" the scenario is {batch}: correct it (prompts a batch × samples a prompt). Where a generation is"
-        " trained in several steps (num_iterations, steps_per_generation), their number is training.num_ppo_epochs ×"
-        " training.num_mini_batches"
+        " trained in several steps (num_iterations, steps_per_generation), their number is"
+        " training.num_ppo_epochs × training.num_mini_batches"
     )

@@ -104,7 +104,7 @@ def test_a_stage_that_no_metric_names_but_that_has_room_is_told(tmp_path: Path) 
     log = verl_log(tmp_path / "a.log", fit_scenario(), TRUTH.model_copy(update={"other_s": 9.0}))
     result = fit(log, given, fit_steps=ALL)
     (said,) = [note for note in result.notes if "no metric names" in note]
-    assert said.endswith("fit again with training.critic none")
+    assert said.endswith("fit again with --set training.critic=none")
     again = fit(log, fit_scenario(), fit_steps=ALL)
     assert not any("no metric names" in note for note in again.notes)
 

@@ -74,7 +74,13 @@ def test_steps_that_all_generate_are_as_they_are(tmp_path: Path) -> None:
 
 @short_chains()
 def test_a_fit_is_of_whole_generations(tmp_path: Path) -> None:
-    result = fit(history(tmp_path / "a.json", generations=12), scenario(num_ppo_epochs=2), fit_steps=8)
+    path = history(tmp_path / "a.json", generations=12)
+    lines = json.loads(path.read_text())["log_history"]
+    lines[8]["step_time"] *= 3.0
+    path.write_text(json.dumps({"log_history": lines}))
+    result = fit(path, scenario(num_ppo_epochs=2), fit_steps=8)
     (held,) = result.held_out
     assert held.held_steps == 4
     assert any("num_iterations" in note for note in result.notes)
+    # Whole steps are all that TRL names here: nothing is beside them.
+    assert (9, "timing_s/step") in {(odd.step, odd.column) for odd in result.odd}

@@ -11,7 +11,7 @@ from oppo_sim.fit.checks.judging import predict
 from oppo_sim.fit.inference.posterior import Posterior
 from oppo_sim.fit.log.reading import StepLog
 from oppo_sim.fit.terms.features import Features
-from oppo_sim.fit.terms.stages import Measurement
+from oppo_sim.fit.terms.stages import Measurement, told_as
 
 _FAR: Final = 4.0
 """Scales from the model at which a step does not fit, if it is off by ``_OFF`` too."""
@@ -57,7 +57,7 @@ def odd_steps(
             OddStep(
                 log.name,
                 int(features.steps[place]),
-                member.column,
+                told_as(member, members),
                 float(member.seconds[place]),
                 float(usual[place]),
                 _reason(log, int(place), features, member),

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.fit.checks.judging import Prediction
-from oppo_sim.fit.terms.stages import Measurement
+from oppo_sim.fit.terms.stages import Measurement, told_as
 
 Floats = npt.NDArray[np.float64]
 
@@ -64,14 +64,17 @@ def trends_of(log: str, members: Sequence[Measurement], predictions: Mapping[str
     for member in members:
         prediction = predictions.get(member.column)
         # An unknown part of the batch changes from step to step: that is no drift.
-        trend = None if prediction is None or member.trained_unknown else _trend(log, member, prediction)
+        told = told_as(member, members)
+        trend = (
+            None if prediction is None or member.trained_unknown else _trend(log, told, member, prediction)
+        )
         share = np.nanmedian(member.seconds / whole) if np.any(np.isfinite(whole)) else 1.0
         if trend is not None and trend.change * share >= _LEAST_STEP:
             found.append(trend)
     return sorted(found, key=lambda each: -each.change)
 
 
-def _trend(log: str, member: Measurement, prediction: Prediction) -> Trend | None:
+def _trend(log: str, column: str, member: Measurement, prediction: Prediction) -> Trend | None:
     with np.errstate(invalid="ignore", divide="ignore"):
         off = np.log(member.seconds / prediction.predicted)
     known = np.isfinite(off)
@@ -89,7 +92,7 @@ def _trend(log: str, member: Measurement, prediction: Prediction) -> Trend | Non
     since, lasting = lasting_change(off, error * np.sqrt(size))
     return Trend(
         log,
-        member.column,
+        column,
         float(np.expm1(apart)),
         fast=(int(steps[fast]), int(steps[fast + size - 1])),
         slow=(int(steps[slow]), int(steps[slow + size - 1])),

@@ -101,7 +101,7 @@ def _without_room(log: StepLog, scenario: Scenario, features: Features) -> tuple
         if room > _ROOM * expected:
             if "update_actor" in named:  # else the log does not separate stages
                 unnamed += sorted(stages)
-                switches.append(f"training.{what} {str(without[what]).lower()}")
+                switches.append(f"--set training.{what}={str(without[what]).lower()}")
             continue
         settings |= without
         said.append(
@@ -112,7 +112,7 @@ def _without_room(log: StepLog, scenario: Scenario, features: Features) -> tuple
     if unnamed:
         said.append(
             f"no metric names {', '.join(unnamed)}, which the scenario runs: if the run did not, fit again"
-            f" with {', '.join(switches)}"
+            f" with {' '.join(switches)}"
         )
     if not settings:
         return scenario, tuple(said)

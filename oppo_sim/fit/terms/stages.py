@@ -69,6 +69,11 @@ class Measurement:
         return f"first/{self.column}"
 
 
+def told_as(member: Measurement, members: Collection[Measurement]) -> str:
+    """Its column; the step, where no other metric names any part of that."""
+    return TIMING_STEP if member.column == timing(OTHER) and len(members) == 1 else member.column
+
+
 def seconds_beyond(log: StepLog, without: Collection[str] = ()) -> tuple[Floats, Floats]:
     """By step: seconds of the step without validation and checkpoints, and those of them that no metric
     names but those of ``without``. The log has ``timing_s/step``."""

@@ -73,6 +73,18 @@ def test_steps_that_all_generate_are_as_they_are(tmp_path: Path) -> None:
 
 
 @short_chains()
+def test_without_a_kl_there_may_have_been_no_reference_model(tmp_path: Path) -> None:
+    """TRL's GRPO has none by default, and its log then no ``kl``."""
+    path = history(tmp_path / "a.json", times=1)
+    said = "no line has kl, which trl logs where it runs ref"
+    assert any(said in note for note in fit(path, scenario()).notes)
+    assert not any(said in note for note in fit(path, scenario(ref=False)).notes)
+    lines = json.loads(path.read_text())["log_history"]
+    path.write_text(json.dumps({"log_history": [{**line, "kl": 0.1} for line in lines]}))
+    assert not any(said in note for note in fit(path, scenario()).notes)
+
+
+@short_chains()
 def test_a_fit_is_of_whole_generations(tmp_path: Path) -> None:
     path = history(tmp_path / "a.json", generations=12)
     lines = json.loads(path.read_text())["log_history"]

@@ -2,7 +2,7 @@
 room for them or its framework does not run them; or their metric holds hardly any seconds (verl's
 ``bypass_mode`` times a copy)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -40,7 +40,23 @@ def as_run(log: StepLog, scenario: Scenario, features: Features) -> tuple[Scenar
     if bypassed:
         training = scenario.training.model_copy(update=_WITHOUT["old_log_prob"][1])
         scenario = scenario.model_copy(update={"training": training})
-    return scenario, (*bypassed, *foreign, *said)
+    return scenario, (*bypassed, *foreign, *said, *_not_shown(log, scenario, features))
+
+
+def _not_shown(log: StepLog, scenario: Scenario, features: Features) -> Iterator[str]:
+    """Of stages that the scenario runs within a metric of others, where what shows them is not logged: a log
+    that a person chose columns of may lack it, too."""
+    named = {stage for stages in log.covers.values() for stage in stages}
+    for what, (stages, without) in _WITHOUT.items():
+        metric = next((log.not_shown[stage] for stage in stages if stage in log.not_shown), None)
+        runs = scenario.training.ref if what == "ref" else True
+        if metric is None or stages & named or not runs:
+            continue
+        if any(features.stages[stage].max() > 0.0 for stage in stages):
+            yield (
+                f"no line has {metric}, which {log.framework} logs where it runs {what}: if the run did not,"
+                f" fit again with --set training.{what}={str(without[what]).lower()}"
+            )
 
 
 def _of_framework(log: StepLog, scenario: Scenario, features: Features) -> tuple[Scenario, tuple[str, ...]]:

@@ -84,6 +84,8 @@ class LogNames:
     """Our columns that wait for generation where that is beside training."""
     not_run: tuple[str, ...] = ()
     """Stages that it does not run where it names no seconds of them."""
+    shown_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Stages whose seconds it does not name, and metrics that it logs where it runs them."""
     updates: bool = False
     """A step is an update; several may train what one of them generated (``trained_again``)."""
     made_tokens: bool = False
@@ -268,6 +270,7 @@ _TRL: Final = LogNames(
     ),
     step=("step_time",),
     figures={TOKENS_CUMULATIVE: ("num_tokens",)},
+    shown_by={"ref": ("kl",)},  # where beta is above 0
     updates=True,
     note=(
         "most logs name the whole step alone, without the optimizer's own seconds (DeepSpeed: with);"
@@ -284,6 +287,7 @@ _SWIFT: Final = LogNames(
         Timed(("update_weights",), ("*._move_model_to_vllm",)),
     ),
     step=(SECONDS_A_STEP,),
+    shown_by={"ref": ("kl",)},
     updates=True,
     made_tokens=True,
     note="the whole step alone, from the run's seconds; checkpoints are inside, validation is not",

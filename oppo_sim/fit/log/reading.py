@@ -99,6 +99,8 @@ class StepLog:
     """Columns that are left out of the fit (``leaving_out``)."""
     rewards_hidden: bool = False
     """Rewards were computed behind generation: their metric holds hardly any seconds, or there is none."""
+    not_shown: Mapping[str, str] = field(default_factory=dict)
+    """Stages that the run perhaps did not run, and the metric that it would have logged else."""
     generation_steps: int = 1
     """How many steps train what one generates, where lines show it; figures are then their means."""
     mixed: bool = False
@@ -187,9 +189,14 @@ def read_step_log(
         gathered.note(said)
     hidden = timing("reward") not in given and _rewards_untimed(lines, names)
     together = joined(gathered) if names.updates else 1
-    log = step_log(root, names, gathered, [file for file, found in records if found], unit, hidden=hidden)
-    _refuse_counted_twice(log, given)
-    return replace(log, generation_steps=together)
+    found = step_log(root, names, gathered, [file for file, found in records if found], unit, hidden=hidden)
+    not_shown = {
+        stage: metrics[0]
+        for stage, metrics in names.shown_by.items()
+        if not any(_figure(each, metrics) is not None for each in lines)
+    }
+    _refuse_counted_twice(found, given)
+    return replace(found, generation_steps=together, not_shown=not_shown)
 
 
 def _records(files: Sequence[Path], reading: Reading, root: Path) -> list[tuple[Path, list[Figures]]]:

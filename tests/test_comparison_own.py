@@ -1,6 +1,5 @@
 """A comparison also says how much faster its best policy is than the one that the scenario has."""
 
-import html
 import json
 from math import exp, log
 from pathlib import Path

@@ -114,4 +114,4 @@ def test_settings_and_files_of_ones_own_are_named_as_tables_name_them(tmp_path: 
     told = ("--policies", f"{own}:Mine,inter", "-o", str(tmp_path / "two"))
     code, out, err = oppo("compare", str(scenario), *common, *told)
     assert code == 0, err
-    assert "against Mine, the scenario's own policy: inter" in " ".join(out.split())
+    assert "against Mine, the scenario's own policy, it is " in " ".join(out.split())

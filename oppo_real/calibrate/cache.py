@@ -25,9 +25,9 @@ class VisitCache:
         """
         fixed = {"method": [_METHOD, WARM_ITERATIONS, TIMED_ITERATIONS], "context": without_volatile(context)}
         self._context = hashlib.sha256(json.dumps(fixed, sort_keys=True, default=str).encode()).hexdigest()
-        self._folder = folder / self._context[:16]
-        with write_errors(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder / self._context[:16]
+        with write_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, key: str, number: int) -> Any:
         """What ``put`` kept; None where there is nothing, or its file is damaged or of another context."""
@@ -44,7 +44,7 @@ class VisitCache:
             file.write(json.dumps(content).encode())
 
     def _path(self, key: str, number: int) -> Path:
-        return self._folder / f"{key[:24]}-{number}.json"
+        return self.folder / f"{key[:24]}-{number}.json"
 
 
 def without_volatile(value: Any) -> Any:

@@ -88,6 +88,8 @@ class CalibrationSession:
     notes: tuple[str, ...]
     complete: bool
     """The budget left nothing out."""
+    kept_in: Path | None = None
+    """Folder of its finished points; None: read from a profile."""
 
     @property
     def decode_beside_score(self) -> tuple[Contention, ...]:
@@ -160,6 +162,7 @@ def measure_session(
         fresh=len(took),
         notes=tuple(notes),
         complete=not missing and len(visits) == planned,
+        kept_in=cache.folder,
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from oppo_sim.cli import options
-from oppo_sim.cli.progress import progress_bar, told_progress
+from oppo_sim.cli.progress import progress_bar, say_notes, told_progress
 from oppo_sim.run_kinds import VALIDATION
 
 DEFAULT = "sequential,intra,inter,oppo"
@@ -137,6 +137,7 @@ def command(
             validated = validate(request, progress)
     except KeyboardInterrupt:
         return options.interrupted(f"what is finished is kept beside {folder}")
-    write_validation(validated, force=force, figures=figures)
+    left = write_validation(validated, force=force, figures=figures)
     show(validated, as_json)
+    say_notes(left)
     return 0

@@ -1,6 +1,7 @@
 """The calibration of a validation: in passes, one before each round of runs."""
 
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import Final
 
@@ -28,6 +29,7 @@ class Calibrating:
         self._passes = 0
         self._spent = 0.0
         self._found: tuple[Profile, CalibrationSession] | None = None
+        self._points: set[Path] = set()
         self._cores = first_cores(config)
 
     def next_pass(self, progress: Progress) -> None:
@@ -61,6 +63,13 @@ class Calibrating:
             )
         self._spent += perf_counter() - begun
         self._found = calibration.profile, session
+        if session.kept_in is not None:
+            self._points.add(session.kept_in)
+
+    @property
+    def points(self) -> frozenset[Path]:
+        """Folders of what was measured."""
+        return frozenset(self._points)
 
     def result(self) -> tuple[Profile, CalibrationSession]:
         """The profile of all passes, and what it was made from."""

@@ -4,7 +4,7 @@ that an interrupted validation goes on."""
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from oppo_sim.costs.training_config import SYNC_BYTES_PER_S, OnlineRefit
 from oppo_sim.draws import draw_uniform, stream_key
 from oppo_sim.errors import OppoError, check_once
 from oppo_sim.results.sinks import FrameSink
+from oppo_sim.runs.differing import differing
 from oppo_sim.runs.journal import Entry, Journal
 from oppo_sim.scenario.policy_label import LabelledPolicy
 from oppo_sim.scenario.schema import Scenario
@@ -122,18 +123,42 @@ class RealRuns(Journal):
     """Finished real runs by turn: of this attempt, and of earlier ones that the file holds. A context
     manager."""
 
-    def __init__(self, path: Path, inputs: str, machine: Machine | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        inputs: str,
+        machine: Machine | None = None,
+        content: Mapping[str, Any] | None = None,
+    ) -> None:
         """As ``Journal``; ``inputs`` stands for all that the runs depend on, and runs that others gave are
-        not taken. ``machine``: kept with each run, for ``machine_of_runs``."""
+        not taken. ``machine``: kept with each run, for ``machine_of_runs``; ``content``: what ``inputs``
+        stands for, so that what differs can be said."""
         self._inputs = inputs
-        self._machine = {} if machine is None else {"machine": asdict(machine)}
+        self._content = content
+        self._beside = {} if machine is None else {"machine": asdict(machine)}
+        if content is not None:
+            self._beside["of"] = dict(content)
         self._done: dict[Turn, MeasuredRun] = {}
+        self._others = 0
+        self._last_other: Mapping[str, Any] | None = None
         super().__init__(path, "validation", self._take)
 
     def _take(self, entry: Entry) -> None:
         if entry["inputs"] == self._inputs:
             run = run_from_plain(entry["run"])
             self._done[run.turn] = run
+        else:
+            self._others += 1
+            self._last_other = entry.get("of")
+
+    def others(self) -> str | None:
+        """That the file keeps runs which are not taken, and in what their last differs; None: none."""
+        if not self._others:
+            return None
+        known = self._last_other is not None and self._content is not None
+        said = differing(self._last_other or {}, self._content or {}) if known else ""
+        runs = "1 run" if self._others == 1 else f"{self._others} runs"
+        return f"{self.path} keeps {runs} of other inputs, not taken here{': ' if said else ''}{said}"
 
     def known(self, turn: Turn) -> MeasuredRun | None:
         """A run that an earlier attempt finished."""
@@ -142,7 +167,7 @@ class RealRuns(Journal):
     def add(self, run: MeasuredRun) -> None:
         """Keep a finished run. Raises OppoError when the disk refuses."""
         self._done[run.turn] = run
-        self.append([{"inputs": self._inputs, **self._machine, "run": run.to_plain()}])
+        self.append([{"inputs": self._inputs, **self._beside, "run": run.to_plain()}])
 
 
 def machine_of_runs(path: Path) -> Machine | None:
@@ -158,6 +183,24 @@ def machine_of_runs(path: Path) -> Machine | None:
         return found[-1] if found else None
 
 
+def forget_runs(path: Path, inputs: str, turns: Collection[Turn]) -> int:
+    """Take the runs of ``turns`` from the file, and the file away where it holds no others: how many it still
+    holds. Raises OppoError as ``Journal`` does."""
+    left: list[Entry] = []
+
+    def take(entry: Entry) -> None:
+        run = entry["run"]
+        if entry["inputs"] != inputs or Turn(run["policy"], run["repeat"]) not in turns:
+            left.append(entry)
+
+    with Journal(path, "validation", take) as journal:
+        if left:
+            journal.keep_only(left)
+        else:
+            journal.remove()
+    return len(left)
+
+
 _DEFAULT_REFIT_THEN: Final = {"fixed_s": 1.0, "convert_bytes_per_s": 1.06e9}
 """Seconds of a weight sync in the simulator, which a real run does not read; runs are kept from before their
 default changed."""
@@ -166,8 +209,27 @@ default changed."""
 def inputs_digest(
     scenario: Scenario, trace_sha256: str, steps: int, hardware: str, versions: Mapping[str, str]
 ) -> str:
-    """SHA-256 (hex) over all that real runs of a scenario depend on; costs and the choice of policy, which
-    they do not, left out."""
+    """SHA-256 (hex) over all that real runs of a scenario depend on."""
+    content = [_decisive(scenario, with_defaults_then=True), trace_sha256, steps, hardware, dict(versions)]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def inputs_content(
+    scenario: Scenario, trace_sha256: str, steps: int, hardware: str, versions: Mapping[str, str]
+) -> dict[str, Any]:
+    """The same as JSON, by name."""
+    return {
+        **_decisive(scenario),
+        "trace_sha256": trace_sha256,
+        "steps": steps,
+        "hardware": hardware,
+        "version": dict(versions),
+    }
+
+
+def _decisive(scenario: Scenario, with_defaults_then: bool = False) -> dict[str, Any]:
+    """What runs depend on: costs and the choice of policy, which they do not, left out.
+    ``with_defaults_then``: with defaults that were others when runs were kept."""
     plain = scenario.to_plain()
     for name in ("costs", "name", "description"):
         del plain[name]
@@ -183,12 +245,13 @@ def inputs_digest(
         "expert_tensor_parallel",
     ):
         del plain["training"][name]
+    if not with_defaults_then:
+        return plain
     if scenario.training.weight_sync == OnlineRefit():
         plain["training"]["weight_sync"] |= _DEFAULT_REFIT_THEN
     elif plain["training"]["weight_sync"].get("load_bytes_per_s", 0.0) is None:
         plain["training"]["weight_sync"]["load_bytes_per_s"] = SYNC_BYTES_PER_S  # the default then
-    content = [plain, trace_sha256, steps, hardware, dict(versions)]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return plain
 
 
 def measure_runs(

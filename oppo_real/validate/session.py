@@ -1,7 +1,9 @@
 """A validation from start to end: calibrate (or take a profile), run for real, predict, compare."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from oppo_real.calibrate.session import CalibrationSession
 from oppo_real.config import real_config
@@ -17,6 +19,7 @@ from oppo_real.validate.measure import (
     Progress,
     RealRuns,
     Turn,
+    inputs_content,
     inputs_digest,
     load_now,
     measure_runs,
@@ -45,6 +48,10 @@ class Validated:
     versions: Mapping[str, str]
     load_at_calibration: float | None
     notes: tuple[str, ...]
+    inputs: str
+    """As the journal has them with its runs."""
+    points: frozenset[Path]
+    """Folders of the points that the calibration measured."""
 
 
 def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> Validated:
@@ -75,13 +82,18 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
         notes.append("warmup_steps is 0, so the first step counts: it pays for what an engine does once")
     load = load_now()
     trace = setups[request.policies[0]].base.replay.content_hash
-    inputs = inputs_digest(scenario, trace, request.steps, machine.hardware, machine.software)
+    depends_on = (scenario, trace, request.steps, machine.hardware, machine.software)
+    inputs = inputs_digest(*depends_on)
     calibrating = None
     if kept is None and given is None and not config.lock_step:
         calibrating = Calibrating(request, config, machine.hardware)
-    with RealRuns(request.beside(".runs.jsonl"), inputs, machine) as finished:
+    journal = request.beside(".runs.jsonl")
+    with RealRuns(journal, inputs, machine, inputs_content(*depends_on)) as finished:
         if kept is not None:
             request = _with_complete_rounds(request, turns, finished, notes)
+        elif told := finished.others():
+            warnings.warn(told, stacklevel=2)  # now, not after hours of measuring again
+            notes.append(told)
         runs = _run_rounds(request, turns, variants, finished, calibrating, progress)
     measured = {policy: [run for run in runs if run.turn.policy == policy] for policy in request.policies}
     profile, session = _seconds(given, kept, calibrating)
@@ -98,7 +110,16 @@ def validate(request: ValidateRequest, progress: Progress = lambda *_: None) -> 
         notes.extend(since_the_profile(comparison))
         notes.extend(other_versions(given.measured.software, machine.software, config))
     return Validated(
-        request, comparison, tuple(runs), profile, machine.hardware, machine.software, load, tuple(notes)
+        request,
+        comparison,
+        tuple(runs),
+        profile,
+        machine.hardware,
+        machine.software,
+        load,
+        tuple(notes),
+        inputs,
+        frozenset() if calibrating is None else calibrating.points,
     )
 
 
@@ -124,7 +145,7 @@ def _complete_rounds(turns: Sequence[Turn], finished: RealRuns, request: Validat
         raise OppoError(
             f"{request.beside('.runs.jsonl')} has no complete round of these policies: of the first,"
             f" {lacking} was not run; leave it out of --policies, or give scenario, overrides and --steps of"
-            " the runs"
+            f" the runs{f' ({others})' if (others := finished.others()) else ''}"
         )
     return rounds
 

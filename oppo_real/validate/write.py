@@ -1,9 +1,11 @@
 """A validation into a run folder: tables, page, figures, JSON, the profile it rests on, manifest."""
 
+from contextlib import suppress
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 from oppo_real.calibrate.cache import without_volatile
+from oppo_real.validate.measure import forget_runs
 from oppo_real.validate.present import page, record, unit_of
 from oppo_real.validate.session import Validated
 from oppo_sim.costs.profile import profile_text
@@ -21,9 +23,9 @@ RUNS = "runs.json"
 PROFILE = "profile.json"
 
 
-def write_validation(validated: Validated, *, force: bool = False, figures: bool = True) -> None:
-    """Write the run folder, and, where all was measured, remove the journal and the measured points beside
-    it, which are in it or no longer needed.
+def write_validation(validated: Validated, *, force: bool = False, figures: bool = True) -> list[str]:
+    """Write the run folder, and, where all was measured, remove its runs and measured points beside it, which
+    are in it or no longer needed. Gives what is still kept there, in sentences.
 
     Raises OppoError for a folder that is taken and a disk that refuses; what is finished then stays beside
     it.
@@ -38,9 +40,29 @@ def write_validation(validated: Validated, *, force: bool = False, figures: bool
         drawn = _write_figures(folder, validated) if figures else []
         folder.write_text(PAGE, page(validated, drawn))
         folder.finish(_manifest(validated))
-    if request.measure:
-        request.beside(".runs.jsonl").unlink(missing_ok=True)
-        rmtree(request.beside(".points"), ignore_errors=True)
+    return _clear(validated) if request.measure else []
+
+
+def _clear(validated: Validated) -> list[str]:
+    request = validated.request
+    journal, points = request.beside(".runs.jsonl"), request.beside(".points")
+    left = forget_runs(journal, validated.inputs, {run.turn for run in validated.runs})
+    for folder in validated.points:
+        rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # it holds points of other models or versions
+        points.rmdir()
+    told = []
+    if left:
+        one = left == 1
+        told.append(
+            f"{journal} still keeps {left} {'run' if one else 'runs'} that {'is' if one else 'are'} not in"
+            f" {request.work}: delete it when you need {'it' if one else 'them'} no more"
+        )
+    if points.is_dir():
+        told.append(
+            f"{points} still keeps points that were calibrated for something else: delete it likewise"
+        )
+    return told
 
 
 def step_frame(validated: Validated) -> "pd.DataFrame":

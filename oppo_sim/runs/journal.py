@@ -9,7 +9,15 @@ from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from oppo_sim.errors import OppoError
-from oppo_sim.files import lock, make_durable, make_folder, sync_folder, whole_lines, write_errors
+from oppo_sim.files import (
+    lock,
+    make_durable,
+    make_folder,
+    sync_folder,
+    whole_file,
+    whole_lines,
+    write_errors,
+)
 
 FORMAT: Final = "oppo-runs/1"
 SYNC_SECONDS: Final = 1.0
@@ -50,6 +58,7 @@ class Journal:
         self.path = path or Path()
         self._file: BinaryIO | None = None
         self._synced = monotonic()
+        self._first = _line({"format": FORMAT, **(about or {})})
         if path is None:
             return
         with write_errors(path):
@@ -68,7 +77,7 @@ class Journal:
                         self._read(line, number, take)
                 else:
                     self._file.truncate(0)
-                    self._file.write(_line({"format": FORMAT, **(about or {})}))
+                    self._file.write(self._first)
                     make_durable(self._file)
             except BaseException:
                 self._file.close()
@@ -104,6 +113,14 @@ class Journal:
                 self._synced = monotonic()
             else:
                 self._file.flush()
+
+    def keep_only(self, entries: Iterable[Entry]) -> None:
+        """Have these alone in the file, or leave it as it is where the disk refuses, with OppoError. Nothing
+        can be appended then."""
+        if self._file is not None:
+            with whole_file(self.path) as file:
+                file.write(self._first)
+                file.writelines(map(_line, entries))
 
     def remove(self) -> None:
         """Delete the file: what it holds stands elsewhere, or is nothing."""

@@ -218,6 +218,48 @@ def test_an_interrupted_validation_goes_on(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "out" / "manifest.json").is_file()
 
 
+def test_runs_of_other_inputs_are_told_with_what_differs_and_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = scenario_file(tmp_path, real={**REAL, "lock_step": True})
+    out = tmp_path / "out"
+    asked = (file, "--repeats", "1", "-o", str(out), "--no-figures")
+    both = ("--policies", "sequential,oppo")
+    begun = interrupt_run(monkeypatch, 3)
+    run(*asked, "--policies", "sequential,oppo,inter")
+    with pytest.raises(
+        OppoError, match=r"first, .* was not run.*2 runs of other inputs.*: steps is 3 there and 2"
+    ):
+        run(*asked, *both, "--no-measure", "--steps", "2")
+    with pytest.warns(
+        UserWarning, match=r"keeps 2 runs of other inputs, not taken here: steps is 3 there and 2"
+    ):
+        fewer = run(*asked, *both, "--steps", "2", "--json")
+    told = " ".join(fewer.stderr.split())
+    assert "out.runs.jsonl still keeps 2 runs that are not in" in told
+    assert any("steps is 3 there and 2 here" in note for note in json.loads(fewer.stdout)["notes"])
+    assert len(begun) == 5
+    # They serve the command that made them.
+    whole = run(*asked, "--policies", "sequential,oppo,inter", "--force", "--json")
+    assert len(begun) == 6
+    assert not any("other inputs" in note for note in json.loads(whole.stdout)["notes"])
+    assert not list(tmp_path.glob("out.*"))
+
+
+def test_finished_runs_of_a_policy_that_is_left_out_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = scenario_file(tmp_path, real={**REAL, "lock_step": True})
+    asked = (file, "--repeats", "1", "-o", str(tmp_path / "out"), "--no-figures")
+    interrupt_run(monkeypatch, 3)
+    run(*asked, "--policies", "sequential,oppo,inter")
+    lines = (tmp_path / "out.runs.jsonl").read_text().splitlines()[1:]
+    kept = [json.loads(line)["run"]["policy"] for line in lines]
+    others = [name for name in ("sequential", "oppo", "inter") if name != kept[0]]
+    fewer = run(*asked, "--policies", ",".join(others))
+    assert "still keeps 1 run that is not in" in " ".join(fewer.stderr.split())
+
+
 @pytest.mark.parametrize("bound", [False, True])
 def test_an_interrupted_validation_is_concluded_without_its_engines(
     bound: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,10 +1,11 @@
 """The ``real:`` section of a scenario: which engines run it, where, and what is trained."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from oppo_real.placement.connected import WORKER_TIMEOUT_S
 from oppo_real.placement.engines import (
@@ -51,6 +52,17 @@ class DevicesConfig(Strict):
     training: str = "cpu"
     rollout: Annotated[tuple[str, ...], Field(min_length=1)] = ("cpu",)
     scoring: Annotated[tuple[str, ...], Field(min_length=1)] = ("cpu",)
+
+    @field_validator("training", "rollout", "scoring")
+    @classmethod
+    def _timed(cls, given: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        for name in (given,) if isinstance(given, str) else given:
+            if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
+                # Nothing would wait for the work of another where it is timed.
+                raise ValueError(
+                    f"{name!r} is no device that can be timed: give cpu, cuda or a GPU such as cuda:0"
+                )
+        return given
 
 
 class CoresConfig(Strict):

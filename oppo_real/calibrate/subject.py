@@ -224,13 +224,12 @@ def software_versions() -> dict[str, str]:
 
 
 def hardware(device: str) -> str:
-    """The device: a GPU by name, memory and CUDA; a CPU by model and the cores this process may use."""
-    import torch
+    """The device: a GPU by name, memory and CUDA; a CPU by model and the cores this process may use. Raises
+    OppoError for one that cannot be used."""
+    from oppo_real.engines.device import gpu_text, usable_device
 
-    place = torch.device(device)
+    place = usable_device(device)
     if place.type == "cuda":
-        from oppo_real.engines.device import gpu_text
-
         return gpu_text(place)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{cpu_model()}, {cores} cores"

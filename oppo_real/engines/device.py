@@ -5,11 +5,15 @@ waits. Nothing else names ``torch.cuda``; tests put a machine without a GPU in i
 (tests/real/fake_cuda).
 """
 
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
+from oppo_sim.errors import OppoError
+
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _HELD_CYCLES: Final = 120_000_000
 """Of a GPU that is held until an engine has queued all that it is to do: some 0.06 s."""
 _BEFORE_WAITING: Final[list[Callable[[], None]]] = []
@@ -31,9 +35,50 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
+def usable_device(name: str | torch.device) -> torch.device:
+    """The device, if this process can use it. Raises OppoError, with the reason, where not."""
+    try:
+        place = torch.device(name)
+    except RuntimeError as error:
+        raise OppoError(f"device {name!r} is not understood: {str(error).splitlines()[0]}") from None
+    if place.type == "cuda" and (count := gpus()) <= (place.index or 0):
+        raise OppoError(f"device {str(place)!r} was asked for but {_lacking(count)}")
+    return place
+
+
+def _lacking(count: int) -> str:
+    """Why there are no more than ``count``."""
+    shown = os.environ.get(VISIBLE)
+    under = "" if shown is None else f" under {VISIBLE}={shown!r}"
+    if count:
+        return f"this machine has {count} usable CUDA device(s){under}; use one of them."
+    if torch.version.cuda is None and torch.version.hip is None:
+        return (
+            f"there is no usable CUDA device, since torch {torch.__version__} is a build for the CPU; use"
+            " cpu, or install a CUDA build (pytorch.org/get-started)."
+        )
+    if shown is not None:
+        return f"this machine has no usable CUDA device{under}; name GPUs that are there, or unset it."
+    return (
+        "this machine has no usable CUDA device; use cpu, or see whether nvidia-smi lists one here (a"
+        " container is given GPUs with --gpus all) and its driver is new enough for CUDA"
+        f" {torch.version.cuda}."
+    )
+
+
 def free_gpu_bytes(device: torch.device) -> int:
-    """Bytes that nobody uses."""
-    return int(torch.cuda.mem_get_info(device)[0])
+    """Bytes that nobody uses. Raises OppoError for a GPU that takes no other process."""
+    try:
+        return int(torch.cuda.mem_get_info(device)[0])
+    except RuntimeError as error:  # torch.AcceleratorError, in later versions
+        reason = str(error).strip().splitlines()[0]
+        mend = "name another (real.devices), or end the processes that nvidia-smi lists on it"
+        if "busy or unavailable" in reason:
+            mend = (
+                "another process has it alone (compute mode Exclusive_Process), or it takes none: nvidia-smi"
+                " -c DEFAULT (as administrator), or name another"
+            )
+        raise OppoError(f"{device} cannot be used ({reason}): {mend}") from None
 
 
 def gpu_text(device: torch.device) -> str:

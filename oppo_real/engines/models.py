@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from oppo_real.engines.device import free_gpu_bytes, gpus
+from oppo_real.engines.device import free_gpu_bytes, usable_device
 from oppo_real.engines.vllm_arguments import kv_numbers_of
 from oppo_real.quiet import without_bars
 from oppo_sim.errors import OppoError
@@ -104,7 +104,7 @@ def _build(
     kind: Kind, source: ModelSource, seed: int, dtype: str, device: str | torch.device
 ) -> torch.nn.Module:
     precision = _dtype(dtype)
-    place = _device(device)
+    place = usable_device(device)
     shape, config, auto = _shape(kind, source)
     name = f"A {config.model_type} model"
     _check_memory(shape, precision, place, name)
@@ -159,17 +159,6 @@ def _dtype(dtype: str) -> torch.dtype:
     if dtype not in DTYPES:
         raise OppoError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}.")
     return DTYPES[dtype]
-
-
-def _device(device: str | torch.device) -> torch.device:
-    place: torch.device = _attempt(lambda: torch.device(device), f"device {device!r} is not understood")
-    if place.type == "cuda" and (count := gpus()) <= (place.index or 0):
-        there = f"{count} usable CUDA device(s)" if count else "no usable CUDA device"
-        raise OppoError(
-            f"device {str(place)!r} was asked for but this machine has {there}; use"
-            f" {'one of them' if count else 'cpu'}."
-        )
-    return place
 
 
 def _has_weights(source: ModelSource) -> bool:

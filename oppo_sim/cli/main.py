@@ -159,8 +159,27 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _discard_if_broken(sys.stdout)
         named = f" {error.filename}" if error.filename is not None else ""
         return _fail(f"cannot read or write{named}: {error.strerror or error}")
+    except RuntimeError as error:
+        if (told := _of_a_gpu(error)) is None:
+            raise
+        return _fail(told)
     except MemoryError:
         return _fail("out of memory: use a smaller trace, fewer steps or fewer processes")
+
+
+def _of_a_gpu(error: RuntimeError) -> str | None:
+    """What CUDA refused, from outside the engines that say it themselves; None: something else went wrong."""
+    if (torch := sys.modules.get("torch")) is None:
+        return None
+    reason = " ".join(str(error).split("\n\n")[0].split()[:60])
+    if isinstance(error, torch.OutOfMemoryError):
+        return (
+            f"a GPU has no room left ({reason}): give smaller models or batches, bfloat16, a"
+            " rollout.kv_capacity_tokens, or other real.devices; oppo doctor SCENARIO says what is needed"
+        )
+    if isinstance(error, getattr(torch, "AcceleratorError", ())):
+        return f"a GPU failed ({reason}): see nvidia-smi and the kernel's log, then run it again"
+    return None
 
 
 def _asked_path(words: Sequence[str]) -> str:

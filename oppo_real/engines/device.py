@@ -6,14 +6,15 @@ waits. Nothing else names ``torch.cuda``; tests put a machine without a GPU in i
 """
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
+from oppo_real.node import VISIBLE, Gpu
 from oppo_sim.errors import OppoError
 
-VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _HELD_CYCLES: Final = 120_000_000
 """Of a GPU that is held until an engine has queued all that it is to do: some 0.06 s."""
 _BEFORE_WAITING: Final[list[Callable[[], None]]] = []
@@ -86,6 +87,34 @@ def gpu_text(device: torch.device) -> str:
     shown = torch.cuda.get_device_properties(device)
     memory = f"{shown.total_memory / 2**30:.0f} GiB"
     return f"1 of {torch.cuda.device_count()} {shown.name}, {memory}, CUDA {torch.version.cuda}"
+
+
+def listed_gpus() -> tuple[Gpu, ...]:
+    """Those that this process can use, in its order, as far as torch knows them."""
+    found = []
+    for number in range(gpus()):
+        shown = torch.cuda.get_device_properties(number)
+        try:
+            free: int | None = free_gpu_bytes(torch.device("cuda", number))
+        except OppoError:
+            free = None
+        found.append(Gpu(number, shown.name, int(shown.total_memory), free, "", "", ""))
+    return tuple(found)
+
+
+def gpu_without_kernels() -> str | None:
+    """The name and kind of the first GPU that this torch has no kernels for; None: it has for all."""
+    built = (re.match(r"(sm|compute)_(\d+)", kind) for kind in torch.cuda.get_arch_list())
+    own = [(kind[1], int(kind[2])) for kind in built if kind is not None]
+    for number in range(gpus()):
+        major, minor = torch.cuda.get_device_capability(number)
+        here = 10 * major + minor
+        fits = (
+            one <= here and (kind == "compute" or one // 10 == major) for kind, one in own
+        )  # binaries run within their generation, PTX on all later ones
+        if own and not any(fits):
+            return f"{torch.cuda.get_device_name(number)} (sm_{here})"
+    return None
 
 
 def give_back_memory() -> None:

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, Final, Literal, TypeVar
 
 from oppo_real.engines.interface import Actor, Sampling, Scorer
+from oppo_real.node import VISIBLE
 from oppo_real.placement.cores import keep_memory
 from oppo_sim.errors import OppoError
 
@@ -57,7 +58,6 @@ class ScorerSpec:
 
 
 Spec = TypeVar("Spec", ActorSpec, ScorerSpec)
-VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _LISTED: Final = 10
 """Arguments of an engine that a sentence can name."""
 

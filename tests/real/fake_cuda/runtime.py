@@ -175,6 +175,8 @@ def replaced(machine: Machine) -> Iterator[None]:
         "get_device_properties": lambda device=None: SimpleNamespace(
             name=f"fake GPU {index(device)}", total_memory=machine.free, major=9, minor=0
         ),
+        "get_device_capability": lambda device=None: (9, 0),
+        "get_arch_list": lambda: ["sm_80", "sm_90"],
         "empty_cache": lambda: None,
         "get_rng_state": lambda device=None: torch.get_rng_state(),
         "set_rng_state": lambda state, device=None: None,

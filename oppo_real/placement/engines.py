@@ -219,7 +219,9 @@ def _vllm_arguments() -> frozenset[str] | None:
 
 def _vllm_actor(spec: ActorSpec) -> Actor:
     from oppo_real.engines.vllm_actor import VllmActor
+    from oppo_real.engines.vllm_probe import require_device
 
+    require_device(spec.device)
     sizes: dict[str, Any] = {} if spec.max_num_seqs is None else {"max_num_seqs": spec.max_num_seqs}
     return VllmActor(
         spec.model,
@@ -236,8 +238,10 @@ def _vllm_actor(spec: ActorSpec) -> Actor:
 
 
 def _vllm_scorer(spec: ScorerSpec) -> Scorer:
+    from oppo_real.engines.vllm_probe import require_device
     from oppo_real.engines.vllm_scorer import VllmScorer
 
+    require_device(spec.device)
     if spec.reference is not None:
         raise OppoError(
             "training.stream_ref needs the torch scorer, which runs the reference model too: set real.scorer"

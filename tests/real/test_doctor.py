@@ -165,7 +165,7 @@ def test_gpus_that_the_environment_hides(monkeypatch: pytest.MonkeyPatch) -> Non
     ("mode", "takes"), [("Exclusive_Process", "one process"), ("Prohibited", "no process")]
 )
 def test_a_gpu_that_takes_fewer_processes(mode: str, takes: str, tmp_path: Path) -> None:
-    node = gpu_node()
+    node = gpu_node(mps=False)
     node = replace(node, gpus=(replace(node.gpus[0], compute_mode=mode),))
     assert takes in by_subject(list(node_checks(node)))["compute mode"].told
     devices = {"training": "cuda", "rollout": ["cuda"], "scoring": ["cpu"]}
@@ -173,6 +173,8 @@ def test_a_gpu_that_takes_fewer_processes(mode: str, takes: str, tmp_path: Path)
     found = on(node, scenario_file(tmp_path, real=real))["compute mode"]
     assert (found.state, "and 2 are to be on cuda" in found.told) == ("problem", True)
     inline = {**real, "placement": {"kind": "inline"}}
+    under_mps = on(replace(node, mps=True), scenario_file(tmp_path, real=real))
+    assert ("compute mode" in under_mps) == (mode == "Prohibited")
     if mode != "Prohibited":
         assert "compute mode" not in on(node, scenario_file(tmp_path, "inline.yaml", real=inline))
 

@@ -1,11 +1,14 @@
 """What is found in the vLLM that is installed."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from oppo_real.placement.engines import ScorerSpec, build_scorer
 from oppo_sim.errors import OppoError
 
 from .drive import QUIET
@@ -114,3 +117,18 @@ def test_kv_that_does_not_fit_names_the_field_of_the_scenario(actor_folder: Path
     )
     assert "SAID vLLM did not start" in done.stdout, done.stderr
     assert "a replica's KV is rollout.kv_capacity_tokens" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("here", "told"),
+    [
+        ("cpu", "real.devices names cuda:1, and the vLLM here runs on cpu: name cpu"),
+        ("", "vLLM finds no device that it can use, and real.devices names cuda:1"),
+        ("tpu", "runs on tpu: use the torch engine"),
+    ],
+)
+def test_a_vllm_for_other_devices_is_refused(here: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    platforms = importlib.import_module("vllm.platforms")
+    monkeypatch.setattr(platforms, "current_platform", SimpleNamespace(device_type=here))
+    with pytest.raises(OppoError, match=told):
+        build_scorer(ScorerSpec("vllm", "folder", device="cuda:1"))

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -266,11 +267,16 @@ def check_profile_matches(
                 f" section has {now!r}: calibrate this scenario, or name the profile of its own models and"
                 " devices"
             )
-    if hardware_here is not None and hardware_here != profile.measured.hardware:
+    if hardware_here is not None and _one_device(hardware_here) != _one_device(profile.measured.hardware):
         raise OppoError(
             f"cost profile {profile.name} was measured on {profile.measured.hardware} and this machine has"
             f" {hardware_here}: calibrate here"
         )
+
+
+def _one_device(hardware: str) -> str:
+    """Without how many GPUs there were: CUDA_VISIBLE_DEVICES shows more or fewer."""
+    return re.sub(r"^1 of \d+ ", "", hardware)
 
 
 def _difference(where: str, there: Any, here: Any) -> tuple[str, Any, Any] | None:

@@ -2,6 +2,7 @@
 what is refused."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,13 +11,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from oppo_real.calibrate.session import CalibrationSession
+from oppo_real.calibrate.subject import check_profile_matches, comparable
+from oppo_real.config import parse_real_config
 from oppo_real.placement.cores import available_cores
 from oppo_real.run import start
 from oppo_real.validate import before, calibrating, intervals, measure, sentences, session
 from oppo_real.validate.measure import RealRuns, core_share
 from oppo_real.validate.predict import EngineLimits, limits_of
 from oppo_sim.cli.main import oppo as group
-from oppo_sim.costs.profile import load_profile
+from oppo_sim.costs.profile import Profile, load_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.finished_run import read_run_folder
 from oppo_sim.scenario import build
@@ -360,6 +363,21 @@ def test_an_interrupted_validation_in_lock_step_is_concluded_from_its_runs_alone
     found = json.loads(concluded.stdout)
     assert found["unit"] == "decode iterations"
     assert any("concluded from 1 of 2 rounds" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "alike"),
+    [
+        ("1 of 8 NVIDIA H200, 140 GiB, CUDA 12.8", "1 of 1 NVIDIA H200, 140 GiB, CUDA 12.8", True),
+        ("1 of 8 NVIDIA H200, 140 GiB, CUDA 12.8", "1 of 8 NVIDIA H100, 80 GiB, CUDA 12.8", False),
+    ],
+)
+def test_a_profile_serves_however_many_of_its_gpus_are_shown(there: str, here: str, alike: bool) -> None:
+    config = parse_real_config(REAL)
+    measured = SimpleNamespace(hardware=there, engine={"subject": comparable(config)})
+    profile = cast(Profile, SimpleNamespace(name="p", measured=measured))
+    with nullcontext() if alike else pytest.raises(OppoError, match="was measured on 1 of 8 NVIDIA H200"):
+        check_profile_matches(profile, config, hardware_here=here)
 
 
 @pytest.mark.parametrize(

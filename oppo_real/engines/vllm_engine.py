@@ -46,16 +46,14 @@ def start_engine(settings: Mapping[str, Any], features: VllmFeatures) -> Any:
     with _random_states_kept():
         try:
             engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**settings))
-        except (ValueError, RuntimeError, OSError, AssertionError) as error:
-            lines = [line for line in str(error).strip().splitlines() if line.strip()] or [
-                type(error).__name__
-            ]
-            reason = " ".join(lines[:4])
+        except Exception as error:  # also what compilers, drivers and missing libraries raise under it
+            reason = _reason(error, 4)
             # vLLM names its own settings.
             own = "num_gpu_blocks_override" in settings and "kv" in reason.lower()
             raise OppoError(
                 f"vLLM did not start on the model folder {settings['model']!r}: {reason}"
                 + (" (a replica's KV is rollout.kv_capacity_tokens.)" if own else "")
+                + _mend(reason)
             ) from error
     _open.append(engine)
     return engine
@@ -108,12 +106,29 @@ def step_engine(engine: Any, features: VllmFeatures) -> list[Any]:
     try:
         with _without_compiling(engine, features):
             return list(engine.step())
-    except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+    except Exception as error:  # as above
+        reason = _reason(error, 1)
         raise OppoError(
-            f"vLLM failed in an iteration ({lines[0]}): see its log (VLLM_LOGGING_LEVEL=INFO), or use the"
-            " torch engine."
+            f"vLLM failed in an iteration ({reason}): see its log (VLLM_LOGGING_LEVEL=INFO), or use the"
+            f" torch engine.{_mend(reason)}"
         ) from error
+
+
+def _reason(error: Exception, most: int) -> str:
+    """Its first lines; of what says little by itself, with its name."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()][:most]
+    plain = isinstance(error, RuntimeError | ValueError | OSError | AssertionError) and lines
+    return " ".join(lines) if plain else " ".join([f"{type(error).__name__}:", *lines]).rstrip(":")
+
+
+def _mend(reason: str) -> str:
+    lower = reason.lower()
+    if any(word in lower for word in ("gcc", "c compiler", "python.h", "ninja", "nvcc")):
+        return (
+            " Kernels are compiled on this machine: install a C compiler and Python's headers (gcc,"
+            " python3-dev; where nvcc is named, CUDA's toolkit)."
+        )
+    return ""
 
 
 def _without_compiling(engine: Any, features: VllmFeatures) -> AbstractContextManager[Any]:

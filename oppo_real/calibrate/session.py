@@ -111,8 +111,8 @@ def measure_session(
     Raises OppoError for engines that cannot be built or measured, and where they take the whole budget.
     """
     start = perf_counter()
-    make_plan(sizes, effort.seed)  # refuses what cannot be measured before anything is built
-    progress(0, 1, "engines")
+    wanted = make_plan(sizes, effort.seed)  # refuses what cannot be measured before anything is built
+    progress(0, len(wanted.points) * effort.repeats, "visits, building engines")
     open_here = partial(open_bench, subject, sizes)
     bench = open_here(with_ref=sizes.stream_ref)
     building = perf_counter() - start
@@ -257,6 +257,7 @@ def _measure_plan(
         if (plain := cache.get(point.key, number)) is not None
     }
     todo = [point for point, number in order if (point.key, number) not in known]
+    progress(0, len(order), "visits, warming up")
     warm_up(bench, todo)
     opened = perf_counter() - start
     done: list[Visit] = []
@@ -271,14 +272,14 @@ def _measure_plan(
             essential = point.essential and number == 0
             if left - (0.0 if essential or left < least else reserve) < took.get(point.key, 0.0):
                 continue
-            progress(len(done), len(order), point.label())
+            progress(len(done), len(order), f"visits, {point.label()}")
             begun = perf_counter()
             visit = replace(visit_point(bench, point, number), measured_at=now_told())
             took[point.key] = perf_counter() - begun
             cache.put(point.key, number, visit.to_plain())
             fresh.append(took[point.key])
         done.append(visit)
-        progress(len(done), len(order), point.label())
+        progress(len(done), len(order), f"visits, {point.label()}")
     return done, fresh, opened
 
 
@@ -346,7 +347,8 @@ def _measure_contention(
     # Some rounds are better than none.
     left = effort.budget_s - (perf_counter() - start) - building
     done, planned = sum(map(len, found.values())), sum(map(effort.rounds_of, meetings))
-    progress(done, planned, "contention, rounds")
+    starting = missing and left >= _least_of_contention(0.0, effort)
+    progress(done, planned, "rounds of contention" + (", building engines twice" if starting else ""))
     if missing and left >= _least_of_contention(0.0, effort):
         for meeting, measured in measure_contention(
             open_here,
@@ -359,7 +361,7 @@ def _measure_contention(
             cache.put(keys[meeting], len(found[meeting]), measured._asdict())
             found[meeting].append(measured)
             done += 1
-            progress(done, planned, "contention, rounds")
+            progress(done, planned, "rounds of contention")
     return [contention_of(meeting, rounds) for meeting, rounds in found.items() if rounds]
 
 

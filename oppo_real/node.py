@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 PACKAGES: Final = (
     "oppo-toolkit",
@@ -84,8 +84,6 @@ def this_node() -> Node:
     """Look. What the system does not say is None or empty."""
     gpus, unread = _gpus()
     memory = _memory()
-    if (allowed := memory_allowed()) is not None:
-        memory = {name: min(memory.get(name, most), most) for name, most in allowed.items()}
     return Node(
         cpu=cpu_model(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -114,31 +112,65 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def free_host_bytes() -> int | None:
+    """Bytes that this process may still have without swapping; None where the system does not say."""
+    return _memory().get("MemAvailable")
+
+
 def memory_allowed(
     root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> dict[str, int] | None:
     """Where a container or a batch system lets this process have only part of the machine's memory (control
-    groups, version 2): bytes, by the names of /proc/meminfo; None: it may have all."""
+    groups): bytes, by the names of /proc/meminfo; None: it may have all."""
+    limits = []
     try:
-        line = next(one for one in own.read_text(encoding="utf-8").splitlines() if one.startswith("0::"))
-    except (OSError, StopIteration):
+        lines = own.read_text(encoding="utf-8").splitlines()
+    except OSError:
         return None
-    inside = root / line[3:].strip("/")
-    found = [one for one in (inside, *inside.parents) if one.is_relative_to(root)]
-    limits = [limit for group in found if (limit := _limit(group)) is not None]
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        files = _GROUP_FILES.get("memory" if "memory" in controllers.split(",") else controllers)
+        if files is None:
+            continue
+        # A container may see its own group as the root, and yet be told the whole path.
+        inside = root / files.below / path.strip("/")
+        groups = [one for one in (inside, *inside.parents) if one.is_relative_to(root)]
+        limits += [limit for group in groups if (limit := _limit(group, files)) is not None]
     if not limits:
         return None
     return {name: min(limit[name] for limit in limits) for name in ("MemTotal", "MemAvailable")}
 
 
-def _limit(group: Path) -> dict[str, int] | None:
+class _GroupFiles(NamedTuple):
+    """Of memory, in the folder of a control group."""
+
+    below: str
+    most: str
+    used: str
+    cached: str
+    """In memory.stat."""
+
+
+_GROUP_FILES: Final = {
+    "": _GroupFiles("", "memory.max", "memory.current", "inactive_file"),  # version 2
+    "memory": _GroupFiles(
+        "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    ),  # version 1
+}
+_NO_LIMIT: Final = 2**62
+"""Version 1 says so."""
+
+
+def _limit(group: Path, files: _GroupFiles) -> dict[str, int] | None:
     try:
-        most, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        most, used = (int((group / name).read_text()) for name in (files.most, files.used))
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):  # the root has no limit; "max": none is set
         return None
+    if most >= _NO_LIMIT:
+        return None
     # Pages of files that were read are given back when memory is wanted.
-    return {"MemTotal": most, "MemAvailable": max(0, most - used + int(stat.get("inactive_file", 0)))}
+    return {"MemTotal": most, "MemAvailable": max(0, most - used + int(stat.get(files.cached, 0)))}
 
 
 def versions_of(packages: Sequence[str]) -> dict[str, str]:
@@ -217,13 +249,15 @@ def _mps() -> bool:
 
 
 def _memory() -> dict[str, int]:
-    """Bytes, by the names of /proc/meminfo."""
+    """Bytes that this process may have, by the names of /proc/meminfo."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return {}
     pairs = (line.partition(":")[::2] for line in lines)
-    return {name: int(value.split()[0]) * 1024 for name, value in pairs if value.strip().endswith("kB")}
+    found = {name: int(value.split()[0]) * 1024 for name, value in pairs if value.strip().endswith("kB")}
+    allowed = memory_allowed() or {}
+    return found | {name: min(found.get(name, most), most) for name, most in allowed.items()}
 
 
 def _free(folder: str) -> int | None:

@@ -11,6 +11,7 @@ import torch
 
 from oppo_real.engines.device import free_gpu_bytes, usable_device
 from oppo_real.engines.vllm_arguments import kv_numbers_of
+from oppo_real.node import free_host_bytes
 from oppo_real.quiet import without_bars
 from oppo_sim.errors import OppoError
 
@@ -232,10 +233,9 @@ def free_memory_bytes(device: torch.device) -> int | None:
         return free_gpu_bytes(device)
     if device.type != "cpu":
         return None
+    if (free := free_host_bytes()) is not None:
+        return free
     try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return None

@@ -1,6 +1,7 @@
 """Every replica and every scoring worker in a process of its own on this machine, so that decoding, scoring
 and training really overlap."""
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from hashlib import sha256
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.multiprocessing  # teaches pickle to share tensors
@@ -28,6 +29,12 @@ from oppo_real.placement.shared_weights import SharedWeights, layout_of, shared_
 from oppo_real.placement.starting import new_process, process_context
 from oppo_real.placement.worker import Pin, serve_replica, serve_scorer
 from oppo_sim.errors import OppoError
+
+_CAUSES: Final = {
+    signal.SIGKILL: " (out of memory, if nobody else ended it: see the kernel's log)",
+    signal.SIGBUS: " (/dev/shm may be full: in a container, start it with a larger --shm-size)",
+}
+"""Of signals that a worker did not send itself."""
 
 
 class _ProcessLink(PipeLink):
@@ -52,7 +59,7 @@ class _ProcessLink(PipeLink):
         self.process.join(PATIENCE_S)
         code = self.process.exitcode
         how = (
-            f"was ended by signal {-code}"
+            f"was ended by signal {-code}{_CAUSES.get(-code, '')}"
             if code is not None and code < 0
             else f"ended with exit code {code}"
         )

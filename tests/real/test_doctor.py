@@ -151,7 +151,9 @@ def test_gpus_that_nvidia_smi_does_not_list_are_torchs(
     devices = {"training": "cuda", "rollout": ["cuda:0"], "scoring": ["cuda:1"]}
     checks = on(seen, scenario_file(tmp_path, real={**REAL, "devices": devices}))
     assert "names cuda:1, and 1 GPU(s)" in checks["devices"].told
-    assert with_gpus_of_torch(gpu_node()) == gpu_node()
+    listed = gpu_node()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert with_gpus_of_torch(listed) is listed
 
 
 def test_gpus_that_the_environment_hides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +210,19 @@ def test_memory_that_a_container_may_have(tmp_path: Path) -> None:
     (job / "memory.max").write_text("4000")
     assert memory_allowed(root, own) == {"MemTotal": 4000, "MemAvailable": 2000}
     assert memory_allowed(root, tmp_path / "none") is None
+
+
+def test_memory_that_an_older_container_may_have(tmp_path: Path) -> None:
+    own, root = tmp_path / "cgroup", tmp_path / "root"
+    own.write_text("11:cpu,cpuacct:/docker/7\n4:memory:/docker/7\n0::/docker/7\n")
+    group = root / "memory"  # the container's own, which it sees as the root
+    group.mkdir(parents=True)
+    (group / "memory.usage_in_bytes").write_text("3000\n")
+    (group / "memory.stat").write_text("inactive_file 7\ntotal_inactive_file 500\n")
+    (group / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert memory_allowed(root, own) is None
+    (group / "memory.limit_in_bytes").write_text("9000\n")
+    assert memory_allowed(root, own) == {"MemTotal": 9000, "MemAvailable": 6500}
 
 
 def on(node: Node, path: str) -> dict[str, Check]:

@@ -28,7 +28,8 @@ def test_a_worker_that_is_killed_ends_the_run_in_one_sentence() -> None:
         os.kill(victim.pid, signal.SIGKILL)
 
     with pytest.raises(
-        OppoError, match=r"^scoring worker 0 \(process \d+\) was ended by signal 9: .*--resume$"
+        OppoError,
+        match=r"^scoring worker 0 \(process \d+\) was ended by signal 9 \(out of memory.*\): .*--resume$",
     ):
         run_real(real_scenario(PROCESSES, policy="sequential"), progress=kill)
     assert not multiprocessing.active_children()

@@ -91,7 +91,7 @@ def command(
     from oppo_real.validate.request import ValidateRequest
     from oppo_real.validate.session import validate
     from oppo_real.validate.variants import variants_of_search
-    from oppo_real.validate.write import write_validation
+    from oppo_real.validate.write import was_being_written, write_validation
     from oppo_sim.errors import OppoError
     from oppo_sim.taken_folder import refuse_taken
 
@@ -99,6 +99,7 @@ def command(
     if from_tune is not None and policies is not None:
         raise OppoError("--policies and --from-tune both say what to validate: give one of them")
     folder = output or Path("runs") / f"{options.safe_name(loaded.name)}-validate"
+    force = force or was_being_written(folder)
     refuse_taken(folder, VALIDATION, force)
     if not measure:
         check_kept(loaded, folder, from_tune, profile)
@@ -137,7 +138,13 @@ def command(
             validated = validate(request, progress)
     except KeyboardInterrupt:
         return options.interrupted(f"what is finished is kept beside {folder}")
-    left = write_validation(validated, force=force, figures=figures)
+    try:
+        left = write_validation(validated, force=force, figures=figures)
+    except OppoError as error:
+        raise OppoError(
+            f"{error}; the runs are kept in {request.beside('.runs.jsonl')}, and the same command goes on"
+            " from them"
+        ) from None
     show(validated, as_json)
     say_notes(left)
     return 0

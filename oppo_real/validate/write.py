@@ -1,6 +1,7 @@
 """A validation into a run folder: tables, page, figures, JSON, the profile it rests on, manifest."""
 
 from contextlib import suppress
+from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from oppo_real.validate.present import page, record, unit_of
 from oppo_real.validate.session import Validated
 from oppo_sim.costs.profile import profile_text
 from oppo_sim.manifest import versions
-from oppo_sim.run_folder import RunFolder, open_run_folder
+from oppo_sim.run_folder import JOURNAL, RunFolder, beside, open_run_folder
 from oppo_sim.run_kinds import VALIDATION
 
 if TYPE_CHECKING:
@@ -21,6 +22,16 @@ PAGE = "validation.md"
 STEPS = "steps.parquet"
 RUNS = "runs.json"
 PROFILE = "profile.json"
+
+
+def was_being_written(work: Path) -> bool:
+    """What lies in the folder is an unfinished page of runs that are all kept beside it: a full disk, or a
+    killed process."""
+    if not (work / JOURNAL).is_file() or not beside(work, ".runs.jsonl").is_file():
+        return False
+    written = {JOURNAL, RESULT, RUNS, STEPS, PROFILE, PAGE, "figures"}
+    # Of files that are written in part, the name is still another.
+    return all(any(name in one.name for name in written) for one in work.iterdir())
 
 
 def write_validation(validated: Validated, *, force: bool = False, figures: bool = True) -> list[str]:

@@ -22,6 +22,7 @@ from oppo_sim.cli.main import oppo as group
 from oppo_sim.costs.profile import Profile, load_profile
 from oppo_sim.errors import OppoError
 from oppo_sim.finished_run import read_run_folder
+from oppo_sim.run_folder import RunFolder
 from oppo_sim.scenario import build
 
 MODEL = {
@@ -247,6 +248,41 @@ def test_runs_of_other_inputs_are_told_with_what_differs_and_stay(
     assert len(begun) == 6
     assert not any("other inputs" in note for note in json.loads(whole.stdout)["notes"])
     assert not list(tmp_path.glob("out.*"))
+
+
+def test_a_page_that_the_disk_had_no_room_for_is_written_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = scenario_file(tmp_path, real={**REAL, "lock_step": True})
+    asked = (
+        file,
+        "--policies",
+        "sequential,oppo",
+        "--repeats",
+        "1",
+        "-o",
+        str(tmp_path / "out"),
+        "--no-figures",
+    )
+    begun = interrupt_run(monkeypatch, 9)
+
+    def full(*_: Any) -> None:
+        raise OppoError("no space left for out/validation.md")
+
+    with (
+        monkeypatch.context() as disk,
+        pytest.raises(OppoError, match=r"no space .*out\.runs\.jsonl, and the same"),
+    ):
+        disk.setattr(RunFolder, "write_text", full)
+        run(*asked)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    (tmp_path / "out" / "checkpoint.pt").touch()  # somebody else's
+    with pytest.raises(OppoError, match="never finished"):
+        run(*asked)
+    (tmp_path / "out" / "checkpoint.pt").unlink()
+    assert run(*asked).exit_code == 0
+    assert len(begun) == 2, "nothing ran again"
+    read_run_folder(tmp_path / "out").verify()
 
 
 def test_finished_runs_of_a_policy_that_is_left_out_stay(

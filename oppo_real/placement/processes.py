@@ -30,7 +30,7 @@ from oppo_real.placement.starting import new_process, process_context
 from oppo_real.placement.worker import Pin, serve_replica, serve_scorer
 from oppo_sim.errors import OppoError
 
-_CAUSES: Final = {
+_CAUSES: Final[dict[int, str]] = {
     signal.SIGKILL: " (out of memory, if nobody else ended it: see the kernel's log)",
     signal.SIGBUS: " (/dev/shm may be full: in a container, start it with a larger --shm-size)",
 }

@@ -57,12 +57,16 @@ def show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """In place of ``warnings.showwarning`` on a command line: one line, which names no line of code."""
+    """In place of ``warnings.showwarning`` on a command line: a sentence as wide as the terminal, which names
+    no line of code."""
     if isinstance(message, OutsideWarning):
         _outside.append(message)
         return
+    from oppo_sim.report.terminal import in_lines, text_width
+
+    sentence = f"oppo: warning: {' '.join(str(message).split())}"
     with suppress(OSError):
-        print(f"oppo: warning: {' '.join(str(message).split())}", file=file or sys.stderr, flush=True)
+        print(in_lines(sentence, text_width(errors=True)), file=file or sys.stderr, flush=True)
 
 
 def hide_warning(*_args: object, **_kwargs: object) -> None:

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from oppo_sim.cli import main as cli
-from oppo_sim.errors import OppoError
+from oppo_sim.errors import OppoError, show_warning
 from tests.cli_runs import write_scenario
 from tests.test_costs_profile import content
 
@@ -289,3 +289,15 @@ def test_quiet_says_no_warning_in_any_process(tmp_path: Path, jobs: str) -> None
     out = ("-o", str(tmp_path / "out"), "--jobs", jobs, "--no-figures", "--seeds", "2")
     result = oppo("compare", str(scenario), *out, "--quiet")
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_warning_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    show_warning("eight words of a warning, " * 4, UserWarning, "x.py", 1)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 2 and max(map(len, lines)) <= 40
+    monkeypatch.delenv("COLUMNS")
+    show_warning("eight words of a warning, " * 4, UserWarning, "x.py", 1)
+    assert len(capsys.readouterr().err.splitlines()) == 1, "in a log it is a line"

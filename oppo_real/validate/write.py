@@ -10,6 +10,7 @@ from oppo_real.validate.measure import forget_runs
 from oppo_real.validate.present import page, record, unit_of
 from oppo_real.validate.session import Validated
 from oppo_sim.costs.profile import profile_text
+from oppo_sim.given_command import COMMAND
 from oppo_sim.manifest import versions
 from oppo_sim.run_folder import JOURNAL, RunFolder, beside, open_run_folder
 from oppo_sim.run_kinds import VALIDATION
@@ -29,7 +30,7 @@ def was_being_written(work: Path) -> bool:
     killed process."""
     if not (work / JOURNAL).is_file() or not beside(work, ".runs.jsonl").is_file():
         return False
-    written = {JOURNAL, RESULT, RUNS, STEPS, PROFILE, PAGE, "figures"}
+    written = {JOURNAL, COMMAND, RESULT, RUNS, STEPS, PROFILE, PAGE, "figures"}
     # Of files that are written in part, the name is still another.
     return all(any(name in one.name for name in written) for one in work.iterdir())
 

@@ -12,7 +12,8 @@ from oppo_real.validate.session import Validated
 from oppo_sim.costs.profile import profile_text
 from oppo_sim.given_command import COMMAND
 from oppo_sim.manifest import versions
-from oppo_sim.run_folder import JOURNAL, RunFolder, beside, open_run_folder
+from oppo_sim.run_files import JOURNAL
+from oppo_sim.run_folder import RunFolder, beside, open_run_folder
 from oppo_sim.run_kinds import VALIDATION
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ def show_warning(
     if isinstance(message, OutsideWarning):
         _outside.append(message)
         return
-    from oppo_sim.report.terminal import in_lines, text_width
+    from oppo_sim.text_lines import in_lines, text_width
 
     sentence = f"oppo: warning: {' '.join(str(message).split())}"
     with suppress(OSError):

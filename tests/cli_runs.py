@@ -61,7 +61,8 @@ def unknown_options(text: str) -> set[str]:
         command = found
     known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
     known.add("--help")
-    given = {word.partition("=")[0].strip("[]") for word in words if word.lstrip("[").startswith("-")}
+    dashed = (word for word in words if word.lstrip("[").startswith("-") and word != "-")  # - is a file
+    given = {word.partition("=")[0].strip("[]") for word in dashed}
     return given - known
 
 

@@ -19,7 +19,8 @@ from rich.progress import TaskID
 from oppo_sim.cli import progress
 from oppo_sim.cli.progress import Lines, progress_bar, span, told_progress
 from oppo_sim.progress import Progress
-from oppo_sim.report.terminal import Column, fitted, in_lines
+from oppo_sim.report.terminal import Column, fitted
+from oppo_sim.text_lines import in_lines
 from tests.cli_runs import Oppo, write_scenario
 
 

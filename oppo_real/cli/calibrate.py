@@ -77,8 +77,9 @@ def command(
     from oppo_sim.errors import OppoError
     from oppo_sim.files import check_can_write
     from oppo_sim.plain_json import plain
-    from oppo_sim.report.terminal import say, table_console
+    from oppo_sim.report.terminal import table_console
     from oppo_sim.scenario.load import load_scenario
+    from oppo_sim.text_lines import say
 
     loaded = load_scenario(scenario, overrides)
     subject = subject_of(loaded, engine)

@@ -25,8 +25,8 @@ def command(scenario: str | None, overrides: tuple[str, ...], as_json: bool) -> 
     from oppo_real.node import this_node
     from oppo_real.placement.engines import require_engine
     from oppo_sim.plain_json import plain
-    from oppo_sim.report.terminal import in_lines, text_width
     from oppo_sim.scenario.load import load_scenario
+    from oppo_sim.text_lines import in_lines, text_width
 
     loaded = None if scenario is None else load_scenario(scenario, overrides)
     node = with_gpus_of_torch(this_node())

@@ -234,7 +234,8 @@ def show(validated: Validated, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(plain({"folder": str(folder), **record(validated)}), indent=1))
         return
-    from oppo_sim.report.terminal import say, table_console
+    from oppo_sim.report.terminal import table_console
+    from oppo_sim.text_lines import say
 
     console = table_console()
     for each in tables(validated.comparison, validated.request.policies[0], unit_of(validated)):

@@ -9,7 +9,8 @@ import click
 from oppo_sim.cli import options
 from oppo_sim.cli.progress import progress_bar
 from oppo_sim.cli.trace_common import AS_JSON, print_fitted, print_json
-from oppo_sim.report.terminal import Column, say, table_console
+from oppo_sim.report.terminal import Column, table_console
+from oppo_sim.text_lines import say
 
 if TYPE_CHECKING:
     from oppo_sim.costs.kernels.devices import KernelSource

@@ -252,7 +252,7 @@ def _fail(sentence: str) -> int:
 
 def _say(sentence: str) -> None:
     """On standard error; as wide as a terminal."""
-    from oppo_sim.report.terminal import in_lines, text_width
+    from oppo_sim.text_lines import in_lines, text_width
 
     try:
         print(in_lines(sentence, text_width(errors=True)), file=sys.stderr, flush=True)

@@ -159,7 +159,7 @@ def policies(text: str) -> tuple[str, ...]:
 
 def interrupted(kept: str) -> int:
     """Say what an interrupted command ``kept``, and that it can go on; the exit code."""
-    from oppo_sim.report.terminal import in_lines, text_width
+    from oppo_sim.text_lines import in_lines, text_width
 
     said = f"oppo: interrupted: {kept}, the same command goes on from there"
     click.echo(in_lines(said, text_width(errors=True)), err=True)

@@ -38,10 +38,11 @@ from oppo_sim.report.ranges import (
     widest_sentence,
 )
 from oppo_sim.report.run_text import run_lines
-from oppo_sim.report.terminal import in_lines, say, table_console, text_width
+from oppo_sim.report.terminal import table_console
 from oppo_sim.rewards import learning_of
 from oppo_sim.runs.distributions import compared_shares
 from oppo_sim.runs.statistics import TO_REWARD
+from oppo_sim.text_lines import in_lines, say, text_width
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,8 @@ from oppo_sim.cli.progress import say_notes
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.report.html_fit import answer_of, identified_text, interval_text
 from oppo_sim.report.labels import NOTHING, format_percent
-from oppo_sim.report.terminal import Column, fitted, left_out, say, table_console
+from oppo_sim.report.terminal import Column, fitted, left_out, table_console
+from oppo_sim.text_lines import say
 
 _ERRORS: Final = (
     Column("log (steps)", left=True, folds_at=12),

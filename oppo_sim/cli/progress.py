@@ -129,7 +129,7 @@ def is_quiet() -> bool:
 
 def say_notes(sentences: Iterable[str]) -> None:
     """What a user should know, on standard error; nothing where the command is to be quiet."""
-    from oppo_sim.report.terminal import in_lines, text_width
+    from oppo_sim.text_lines import in_lines, text_width
 
     for sentence in () if is_quiet() else sentences:
         click.echo(in_lines(f"note: {sentence}", text_width(errors=True)), err=True)

@@ -12,7 +12,8 @@ import click
 from oppo_sim.cli import options
 from oppo_sim.cli.progress import say_notes
 from oppo_sim.errors import OppoError
-from oppo_sim.report.terminal import say, told
+from oppo_sim.report.terminal import told
+from oppo_sim.text_lines import say
 
 if TYPE_CHECKING:
     from oppo_sim.scenario.fresh_sections import Wanted

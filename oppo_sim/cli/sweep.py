@@ -200,10 +200,10 @@ def _show_plan(plan: "SweepPlan", folder: Path, jobs: int | None, as_json: bool)
 
     from oppo_sim.plain_json import plain
     from oppo_sim.report.labels import counted
-    from oppo_sim.report.terminal import say
     from oppo_sim.runs.journal import known_keys
     from oppo_sim.sweep.estimate import estimate
     from oppo_sim.sweep.folder import RUNS
+    from oppo_sim.text_lines import say
 
     cores = jobs or os.cpu_count() or 1
     known = known_keys(folder / RUNS)
@@ -261,8 +261,9 @@ def _show(sweep: "Sweep", folder: Path, output: Path | None, top: int, as_json: 
         click.echo(json.dumps(plain(shown), indent=1))
         show_warnings(record)
         return
-    from oppo_sim.report.terminal import left_out, say, table_console
+    from oppo_sim.report.terminal import left_out, table_console
     from oppo_sim.sweep.show import best_table, notes
+    from oppo_sim.text_lines import say
 
     console = table_console()
     best, gone = best_table(sweep, top, console.width)

@@ -76,7 +76,8 @@ def text_table(*columns: str) -> "Table":
 
 def print_fitted(console: "Console", columns: "Sequence[Column]", rows: "Sequence[Sequence[str]]") -> None:
     """A table as wide as the console, and which columns it has not."""
-    from oppo_sim.report.terminal import fitted, left_out, say
+    from oppo_sim.report.terminal import fitted, left_out
+    from oppo_sim.text_lines import say
 
     table, gone = fitted("", columns, rows, console.width)
     console.print(table)

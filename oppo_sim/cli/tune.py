@@ -186,7 +186,7 @@ def command(
 
 
 def _show_plan(request: "TuneRequest", as_json: bool) -> int:
-    from oppo_sim.report.terminal import say
+    from oppo_sim.text_lines import say
     from oppo_sim.tune.plan import planned
 
     plan = planned(request)
@@ -206,8 +206,9 @@ def _show(tuned: "Tuned", folder: Path, as_json: bool) -> None:
 
         click.echo(json.dumps(plain({"folder": str(folder), **tuned.record}), indent=1, ensure_ascii=False))
         return
-    from oppo_sim.report.terminal import say, table_console
+    from oppo_sim.report.terminal import table_console
     from oppo_sim.sweep.edges import into_another
+    from oppo_sim.text_lines import say
 
     if tuned.chosen is not None:
         from oppo_sim.report.terminal import left_out

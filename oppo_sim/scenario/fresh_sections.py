@@ -201,6 +201,8 @@ def _training(wanted: Wanted, shape: Shape) -> str:
             f"  old_log_prob: behaviour # {wanted.framework} takes the engine's\n"
             f"  ref: false # {wanted.framework} computes none\n"
         )
+    elif wanted.framework == "TRL" and not shape.critic:
+        forwards = "  ref: false # beta of TRL's GRPO is 0; true with a KL term\n"
     recomputed = "  gradient_checkpointing: true # it would not fit without\n" if shape.saving else ""
     return f"""\
 training:

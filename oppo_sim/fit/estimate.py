@@ -205,7 +205,7 @@ def fit_logs(
     # Where generation is not fitted, its terms are what they were.
     generated = [part.features for part in parts] if "gen_phase_s" in posterior.terms else []
     wait = lengthened_by_tools(generated, posterior)
-    fitted = [_fitted(one, parts, posterior, wait, seed) for one in scenarios]
+    fitted = [_fitted(one, parts, posterior, wait, seed, progress) for one in scenarios]
     notes += _said_of_waits(fitted)
     notes += [each.own_policy for each in fitted if each.own_policy]
     progress(Progress("all steps", _STAGES, _STAGES))
@@ -295,7 +295,12 @@ def _judged(part: LogPart, fitted: Sequence[LogPart], posterior: Posterior, seed
 
 
 def _fitted(
-    runs: _RunsOfScenario, parts: Sequence[LogPart], posterior: Posterior, wait_s: Floats, seed: int
+    runs: _RunsOfScenario,
+    parts: Sequence[LogPart],
+    posterior: Posterior,
+    wait_s: Floats,
+    seed: int,
+    progress: OnProgress,
 ) -> Fitted:
     last = runs.parts[-1]
     own = bool(wait_s.any()) and waits_itself(runs.scenario)
@@ -303,7 +308,7 @@ def _fitted(
     untimed = untimed_stages(last.log, last.features, last.members)
     believed = believed_of_untimed(untimed, last.features, last.scenario, posterior.terms)
     waits = where_waits(float(wait_s.mean()), own) if wait_s.any() else ""
-    moved = moved_to_steps(drawn, believed, last, runs.scenario, seed)
+    moved = moved_to_steps(drawn, believed, last, runs.scenario, seed, progress)
     if moved is None:
         return Fitted(runs.scenario, tuple(drawn), believed, runs.lengths, waits)
     believed = tuple(name for name in believed if name not in moved.terms)

@@ -18,20 +18,21 @@ from oppo_sim.fit.log_lengths import lengths_of_logs
 from oppo_sim.fit.log_part import LogPart
 from oppo_sim.fit.terms.features import Floats
 from oppo_sim.fit.terms.stages import terms_of
+from oppo_sim.progress import OnProgress, Progress, unheard
 from oppo_sim.scenario.build import build_parts, build_setup, cost_context
 from oppo_sim.scenario.schema import Scenario
 from oppo_sim.traces.replay import Replay, replay_frame
 from oppo_sim.traces.schema import check_frame
 
-MEMBERS: Final = 64
+MEMBERS: Final = 48
 """Draws that are simulated; those beyond have the generation of one of them."""
-STEPS: Final = 36
+STEPS: Final = 27
 """That are simulated."""
 _FEWEST: Final = 4
 """Steps of a log that tell something."""
 _ROUNDS: Final = 3
 """Of assimilation: each counts the datum with this many times its variance."""
-_POLISHED: Final = 3
+_POLISHED: Final = 2
 """Rounds after them, which lengthen generation as a whole."""
 _FURTHEST: Final = 0.7
 """That such a round moves a draw, on the logarithm."""
@@ -53,7 +54,12 @@ class Moved:
 
 
 def moved_to_steps(
-    draws: Sequence[CostTerms], believed: Sequence[str], part: LogPart, scenario: Scenario, seed: int
+    draws: Sequence[CostTerms],
+    believed: Sequence[str],
+    part: LogPart,
+    scenario: Scenario,
+    seed: int,
+    progress: OnProgress = unheard,
 ) -> Moved | None:
     """None where the log's generation is fitted, or its scenario's policy is none that a framework runs so.
 
@@ -82,7 +88,8 @@ def moved_to_steps(
     generator = np.random.default_rng([seed, 2])
     ahead = target + _UNLIKE * generator.standard_normal(len(members))
     """What each draw is to take."""
-    for number in range(_ROUNDS + _POLISHED):
+    for number in range(rounds := _ROUNDS + _POLISHED):
+        progress(Progress(f"generation under {scenario.policy.name}", number, rounds + 1))
         found = run.median_steps(members)
         if number < _ROUNDS:
             noise = _UNLIKE * np.sqrt(_ROUNDS) * generator.standard_normal(len(members))
@@ -98,6 +105,7 @@ def moved_to_steps(
             draw.model_copy(update=dict(zip(terms, np.exp(row).tolist(), strict=True)))
             for draw, row in zip(members, values, strict=True)
         ]
+    progress(Progress(f"generation under {scenario.policy.name}", rounds, rounds + 1))
     ends = np.exp(np.quantile(run.median_steps(members), (0.025, 0.5, 0.975)))
     took, policy = float(np.exp(target)), scenario.policy.name
     if abs(np.log(ends[1] / took)) > _REACHED:

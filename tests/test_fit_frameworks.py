@@ -11,7 +11,8 @@ import pytest
 from oppo_sim.columns import RESPONSE_LENGTH, TRAINED_STEP
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.log.reading import StepLog, read_step_log
+from oppo_sim.fit.log.reading import read_step_log
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.simulation import simulate
 from tests.fit_logs import ALL, TRUTH, fit_scenario, short_chains, verl_log
 from tests.import_cases import write_lines

@@ -10,7 +10,8 @@ from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import CostTerms
 from oppo_sim.fit.call import fit
 from oppo_sim.fit.estimate import judge_rest
-from oppo_sim.fit.log.reading import StepLog, read_step_log
+from oppo_sim.fit.log.reading import read_step_log
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.sources import open_log
 from oppo_sim.fit.terms import gathers
 from oppo_sim.fit.terms.features import build_features

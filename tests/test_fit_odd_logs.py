@@ -15,7 +15,8 @@ import pytest
 from oppo_sim.cli.main import run
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.call import fit
-from oppo_sim.fit.log.reading import StepLog, read_step_log
+from oppo_sim.fit.log.reading import read_step_log
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.sources import open_log
 from oppo_sim.fit.terms.features import build_features
 from oppo_sim.given_command import given_command

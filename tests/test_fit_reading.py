@@ -10,7 +10,8 @@ import pytest
 
 import oppo_sim
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.log.reading import StepLog, read_step_log
+from oppo_sim.fit.log.reading import read_step_log
+from oppo_sim.fit.log.step_log import StepLog
 from tests.import_cases import write_lines
 
 BASE = {

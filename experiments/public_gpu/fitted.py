@@ -17,7 +17,8 @@ from steps import Run, scenario_of
 
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.fit.estimate import HeldOut, fit_logs
-from oppo_sim.fit.log.reading import StepLog, read_step_log
+from oppo_sim.fit.log.reading import read_step_log
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.scenario.schema import Scenario
 
 FIRST = 15

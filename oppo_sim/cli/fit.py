@@ -13,7 +13,7 @@ from oppo_sim.given_command import flag_given
 from oppo_sim.run_kinds import FIT
 
 if TYPE_CHECKING:
-    from oppo_sim.fit.log.reading import StepLog
+    from oppo_sim.fit.log.step_log import StepLog
     from oppo_sim.scenario.schema import Scenario
 
 

@@ -24,7 +24,7 @@ from oppo_sim.costs.context import stages_run
 from oppo_sim.costs.section import EXACT
 from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.fast.choose import run_columns
-from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.terms.features import Features, build_features
 from oppo_sim.fit.terms.stages import stage_seconds, terms_of
 from oppo_sim.scenario.build import Parts, build_parts, build_setup, cost_context

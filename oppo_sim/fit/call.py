@@ -8,7 +8,7 @@ from oppo_sim.errors import OppoError, check_count
 from oppo_sim.fit.estimate import FEWEST, FitResult, Fitted, fit_logs
 from oppo_sim.fit.folder import write_fit
 from oppo_sim.fit.inference.posterior import DRAWS
-from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.observe import Observed, observe_record, observed_costs
 from oppo_sim.fit.record import fit_record
 from oppo_sim.fit.sources import open_log

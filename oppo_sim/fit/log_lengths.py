@@ -24,8 +24,8 @@ from oppo_sim.columns import (
     TURN_LENGTHS,
 )
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.log.reading import StepLog
 from oppo_sim.fit.log.rebuilt_lengths import rebuilt_lengths
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.terms.features import length_figures
 from oppo_sim.rewards import TraceRewards
 from oppo_sim.scenario.build import build_trace

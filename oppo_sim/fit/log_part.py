@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S
-from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.terms.features import Features
 from oppo_sim.fit.terms.stages import Measurement
 from oppo_sim.scenario.schema import Scenario

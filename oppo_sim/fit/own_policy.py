@@ -13,7 +13,7 @@ from oppo_sim.costs.terms import NO_TERMS, CostTerms
 from oppo_sim.errors import OppoError
 from oppo_sim.fast.choose import run_columns
 from oppo_sim.fit.log.carried import OF_FRAMEWORKS
-from oppo_sim.fit.log.reading import ramp
+from oppo_sim.fit.log.step_log import ramp
 from oppo_sim.fit.log_lengths import lengths_of_logs
 from oppo_sim.fit.log_part import LogPart
 from oppo_sim.fit.terms.features import Floats

@@ -28,8 +28,9 @@ from oppo_sim.columns import (
 from oppo_sim.errors import OppoError
 from oppo_sim.finished_run import read_run_folder
 from oppo_sim.fit.log.names import LogNames
-from oppo_sim.fit.log.reading import StepLog, read_step_log, step_log
+from oppo_sim.fit.log.reading import read_step_log, step_log
 from oppo_sim.fit.log.segments import Gathered
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.terms.stages import OTHER
 from oppo_sim.given_command import flag_given
 from oppo_sim.run_files import MANIFEST

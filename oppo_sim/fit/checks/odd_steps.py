@@ -9,7 +9,7 @@ import numpy as np
 from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP
 from oppo_sim.fit.checks.judging import predict
 from oppo_sim.fit.inference.posterior import Posterior
-from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.terms.features import Features
 from oppo_sim.fit.terms.stages import Measurement, told_as
 

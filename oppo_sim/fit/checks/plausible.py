@@ -8,7 +8,7 @@ import numpy as np
 
 from oppo_sim.columns import STEP, TIMING_STEP, timing
 from oppo_sim.errors import OppoError
-from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.terms.decoding import AS_IT_IS
 from oppo_sim.fit.terms.features import Features
 from oppo_sim.fit.terms.stages import OTHER, Measurement, seconds_beyond

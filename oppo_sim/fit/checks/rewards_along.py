@@ -8,7 +8,7 @@ import numpy as np
 
 from oppo_sim.columns import timing
 from oppo_sim.fit.checks.plausible import overlaps
-from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.log_part import LogPart
 from oppo_sim.fit.terms.features import Features
 

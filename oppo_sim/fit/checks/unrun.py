@@ -9,7 +9,7 @@ import numpy as np
 
 from oppo_sim.columns import TIMING_STEP, timing
 from oppo_sim.fit.log.names import NOT_RUN
-from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.terms.features import Features
 from oppo_sim.fit.terms.stages import seconds_beyond
 from oppo_sim.scenario.schema import Scenario

@@ -6,7 +6,7 @@ import numpy as np
 
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.costs.terms import CostTerms
-from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.terms.features import Features, Floats
 from oppo_sim.fit.terms.stages import OTHER, Measurement, terms_of
 from oppo_sim.scenario.build import cost_context

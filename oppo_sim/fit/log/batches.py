@@ -17,7 +17,7 @@ from oppo_sim.fit.log.rebuilt_lengths import LengthFigures, rebuilt_lengths
 from oppo_sim.scenario.load import scenario_from_plain
 
 if TYPE_CHECKING:
-    from oppo_sim.fit.log.reading import StepLog
+    from oppo_sim.fit.log.step_log import StepLog
     from oppo_sim.scenario.schema import Scenario
 
 Ints = npt.NDArray[np.int64]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.scenario.schema import Scenario
 
 OF_FRAMEWORKS: Final = ("april", "inter", "partial-rollout", "async")

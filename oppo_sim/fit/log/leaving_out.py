@@ -6,7 +6,7 @@ from dataclasses import replace
 from oppo_sim.columns import TIMING_STEP, timing
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.log.names import FRAMEWORKS, stages_in
-from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.traces.importers.figures import PREFIXES
 
 

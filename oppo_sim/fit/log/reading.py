@@ -6,7 +6,7 @@ What cannot be used is left out and counted; what makes no log at all is an erro
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,10 +28,11 @@ from oppo_sim.columns import (
 )
 from oppo_sim.errors import OppoError
 from oppo_sim.files import sha256_of
-from oppo_sim.fit.log.names import FRAMEWORKS, REWARDS_ALONG, LogNames, stages_in
+from oppo_sim.fit.log.names import FRAMEWORKS, LogNames, stages_in
 from oppo_sim.fit.log.overlapped import leave_out_locked, leave_out_waits, may_be_in_turns, overlap_metric
 from oppo_sim.fit.log.replaced import replaced_note
 from oppo_sim.fit.log.segments import Gathered, gather
+from oppo_sim.fit.log.step_log import LENGTH_SLACK, Covers, StepLog
 from oppo_sim.fit.log.trained_again import joined
 from oppo_sim.traces.importers.bare_consoles import refused_console
 from oppo_sim.traces.importers.detecting import OTHER_KIND, files_of, matching, shown_name
@@ -43,7 +44,7 @@ from oppo_sim.traces.importers.options import ImportOptions
 from oppo_sim.traces.importers.reading import Reading
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 LENGTH_FIGURES: Final = {
     "mean": LENGTH_MEAN,
@@ -62,91 +63,8 @@ _SECONDS_LIKE: Final = re.compile(r"(?<![a-z])(time|timing|secs?|seconds|duratio
 """A name that may be of seconds."""
 _SHOWN_NAMES: Final = 6
 
-LENGTH_SLACK: Final = 0.05
-"""By which a logged length may be beyond the maximum of a scenario that is the run's."""
-
 _UPDATES: Final = "train/step"
 """slime counts updates by it, several a rollout, and prints them as steps."""
-
-Covers = dict[str, tuple[str, ...]]
-"""Stages that a column of seconds holds."""
-
-
-@dataclass(frozen=True)
-class StepLog:
-    """The steps of one run."""
-
-    name: str
-    frame: "pd.DataFrame"
-    """One row a step, by step number; columns of ``oppo_sim.columns``, NaN where a step lacks a figure."""
-    framework: str
-    covers: Covers
-    note: str = ""
-    """What the framework's stages hold."""
-    left_out: dict[str, int] = field(default_factory=dict)
-    """Steps, cells or lines left out, by reason."""
-    notes: tuple[str, ...] = ()
-    files: tuple[dict[str, object], ...] = ()
-    """Name, bytes and SHA-256 of each file read."""
-    path: str = ""
-    """As it was given."""
-    lengths: "Mapping[int, Sequence[int]] | None" = None
-    """Response lengths of every rollout by step, where they are known."""
-    prompts: "Mapping[int, Sequence[int]] | None" = None
-    tool_tokens_apart: bool = False
-    """Lengths are known not to hold what tools answered."""
-    not_fitted: tuple[str, ...] = ()
-    """Columns that are left out of the fit (``leaving_out``)."""
-    rewards_hidden: bool = False
-    """Rewards were computed behind generation: their metric holds hardly any seconds, or there is none."""
-    not_shown: Mapping[str, str] = field(default_factory=dict)
-    """Stages that the run perhaps did not run, and the metric that it would have logged else."""
-    generation_steps: int = 1
-    """How many steps train what one generates, where lines show it; figures are then their means."""
-    mixed: bool = False
-    """What a step trained was not begun together: the run generates while it trains, or carries rollouts."""
-    held_up: "Mapping[int, float]" = field(default_factory=dict)
-    """Seconds of whole steps by number, of a run whose trainer waits for generation beside it."""
-
-    @property
-    def ramp(self) -> int:
-        """How many of its first steps are not as it goes on: what a mixed run trains in them are the shortest
-        of what was begun."""
-        return ramp(len(self.frame)) if self.mixed else 0
-
-    @property
-    def whole_steps(self) -> "Mapping[int, float]":
-        """Seconds by step number where generation is not fitted: of a run that it holds up, or whose metric
-        of it is left out. Empty elsewhere."""
-        left = [column for column in self.not_fitted if "gen" in self.covers.get(column, ())]
-        if self.held_up or not left or TIMING_STEP not in self.frame:
-            return self.held_up
-        whole = self.frame[[STEP, TIMING_STEP]].dropna()
-        return dict(zip(whole[STEP].astype(int).tolist(), whole[TIMING_STEP].tolist(), strict=True))
-
-    @property
-    def rewards_along(self) -> bool:
-        """Rewards were computed as rollouts finished, behind generation."""
-        together = any({"gen", "reward"} <= set(stages) for stages in self.covers.values())
-        return self.rewards_hidden or (together and self.framework in REWARDS_ALONG)
-
-    def since(self, step: int) -> "StepLog":
-        """Without the steps before ``step``, which are counted. Raises OppoError where none is left."""
-        before = self.frame[STEP] < step
-        if before.all():
-            raise OppoError(
-                f"{self.name} has no step from {step} on, its last is {self.frame[STEP].max()}: lower"
-                " --from-step"
-            )
-        if not before.any():
-            return self
-        left_out = {**self.left_out, f"step before --from-step {step}": int(before.sum())}
-        return replace(self, frame=self.frame[~before].reset_index(drop=True), left_out=left_out)
-
-
-def ramp(steps: int) -> int:
-    """First steps of a run that carries rollouts which are not as it goes on."""
-    return steps // 3
 
 
 def read_step_log(

@@ -14,7 +14,7 @@ from oppo_sim.fit.log.segments import Gathered
 from oppo_sim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
-    from oppo_sim.fit.log.reading import StepLog
+    from oppo_sim.fit.log.step_log import StepLog
 
 _INCOMPLETE: Final = "step of a generation whose steps are not all logged"
 _FEWEST: Final = 3

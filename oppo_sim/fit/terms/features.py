@@ -35,8 +35,8 @@ from oppo_sim.costs.models import find_model
 from oppo_sim.errors import OppoError
 from oppo_sim.fit.log.batches import batches_note, batches_of, in_batches
 from oppo_sim.fit.log.cleaning import NO_SECONDS
-from oppo_sim.fit.log.reading import LENGTH_SLACK, StepLog
 from oppo_sim.fit.log.rebuilt_lengths import LengthFigures, rebuilt_lengths
+from oppo_sim.fit.log.step_log import LENGTH_SLACK, StepLog
 from oppo_sim.fit.terms.gathers import Gathers, gathers_of
 from oppo_sim.fit.terms.generation import Generated, generation_of
 from oppo_sim.fit.terms.phases import Scoring, round_size_of, scoring_of

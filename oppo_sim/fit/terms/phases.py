@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from oppo_sim.costs.interface import Costs
-from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.terms.decoding import Decoding
 from oppo_sim.fit.terms.running import Ints, Stretches, cut_at, in_slots, padded_batch, slots_of_kv
 from oppo_sim.model.setup import MachineSetup

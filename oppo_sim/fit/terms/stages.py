@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oppo_sim.columns import STEP_SAVE_S, STEP_TESTING_S, TIMING_STEP, TRAINING_STAGES, timing
-from oppo_sim.fit.log.reading import StepLog
+from oppo_sim.fit.log.step_log import StepLog
 from oppo_sim.fit.terms.decoding import HOST_GRID
 from oppo_sim.fit.terms.features import Features
 from oppo_sim.fit.terms.gathers import GATHER

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.fit import simulated
+from experiments.fit import asynchronous, simulated
 from experiments.fit.synthetic import PAGE, ROWS, with_table
 from oppo_sim.columns import TIMING_STEP
 from oppo_sim.fit.call import fit
@@ -46,3 +46,8 @@ def test_the_page_has_the_table_of_the_stored_synthetic_logs() -> None:
 
 def test_the_page_has_the_table_of_the_simulated_runs() -> None:
     assert simulated.table(pd.read_csv(simulated.ROWS)) in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_table_of_the_asynchronous_runs() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert asynchronous.with_table(page, pd.read_csv(asynchronous.ROWS)) == page

@@ -35,8 +35,8 @@ from oppo_sim.fit.inference.typical_seconds import at_typical_seconds, with_stag
 from oppo_sim.fit.log.batches import as_sampled
 from oppo_sim.fit.log.carried import carried, with_mixed
 from oppo_sim.fit.log.leaving_out import without_metrics
+from oppo_sim.fit.log.own_names import with_own_names
 from oppo_sim.fit.log.step_log import StepLog
-from oppo_sim.fit.log.told_apart import with_own_names
 from oppo_sim.fit.log.trained_again import of_generations
 from oppo_sim.fit.log_lengths import LogLengths, lengths_of_logs, other_lengths
 from oppo_sim.fit.log_part import LogPart
